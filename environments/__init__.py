@@ -1,0 +1,1 @@
+"""What an environment is: typed, validated, frozen. Knows nothing of AWS calls."""

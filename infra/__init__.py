@@ -1,0 +1,1 @@
+"""What exists in AWS, as CDK stacks and constructs."""

@@ -1,0 +1,1 @@
+"""What runs in the cluster, as cdk8s charts."""

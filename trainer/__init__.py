@@ -1,0 +1,1 @@
+"""What runs inside the training container. Imports nothing else of this project."""

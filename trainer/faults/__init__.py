@@ -1,0 +1,1 @@
+"""Faults as data (schema) and their deterministic injection (inject)."""
