@@ -2,67 +2,97 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, field_validator
 
-from environments.instance_types import INSTANCE_TYPES, InstanceType
+from environments.instance_types import INSTANCE_TYPES, InstanceType, Layout
+from environments.problems import InvalidEnvironmentError, Problem, from_pydantic
+from environments.sections import (
+    Access,
+    Archive,
+    Capacity,
+    CapacityBlock,
+    Cidr,
+    FileSystem,
+    Logs,
+    Network,
+    OnDemand,
+    PolicyArn,
+    Security,
+    SystemNodes,
+)
 from trainer.config import Settings, TrainConfig
 
+__all__ = ["Environment", "InvalidEnvironmentError", "find", "load", "names", "parse"]
+
+FOLDER = Path(__file__).parent
+ZONE_UNKNOWN = "from-reservation"
+"""An availability zone that `steadfast check --write` has still to fill in."""
+
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
-
-
-class FileSystem(Settings):
-    """FSx for Lustre, PERSISTENT_2."""
-
-    size_gib: int = 4800
-    throughput_mbps_per_tib: Literal[125, 250, 500, 1000] = 1000
-    efa: bool = False
-
-
-class Archive(Settings):
-    """The bucket that outlives the environment."""
-
-    bucket: str | None = None
-    """None: `<name>-archive-<account>-<region>`."""
-    prefix: str = "steadfast"
-
-
-class Access(Settings):
-    """Who gets in, by IAM role."""
-
-    admins: tuple[str, ...] = ()
-    researchers: tuple[str, ...] = ()
 
 
 class Environment(Settings):
     """Everything a platform team decides about an environment."""
 
     name: Name
-    region: str
-    availability_zone: str
-    account: str | None = None
+    """At most 30 characters: it begins the name of everything in the account."""
+    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
+    availability_zone: Annotated[str, Field(pattern=r"^([a-z]{2}(-[a-z]+)+-\d[a-z]|from-reservation)$")]
+    """Of GPU nodes, file system and control pods. `from-reservation` until `check --write` has asked EC2; then
+    it never changes: another zone is another environment (`clone`)."""
+    account: Annotated[str, Field(pattern=r"^\d{12}$")] | None = None
+    """In quotes. None: the account of whoever deploys."""
+    profile: str | None = None
+    """Of the AWS configuration file."""
     instance_type: str
+    interfaces: Layout = "recommended"
+    """Network interfaces of GPU nodes: AWS's current layout, or the older published one."""
     nodes: Annotated[int, Field(ge=1)]
+    """Nodes that train."""
     spares: Annotated[int, Field(ge=0)] = 0
-    kubernetes_version: str = "1.35"
+    """Nodes that wait for one to fail."""
+    capacity: Capacity = OnDemand()
+    kubernetes_version: Annotated[str, Field(pattern=r"^1\.\d\d$")] = "1.35"
+    """In quotes. 1.36 nodes run kernel 6.18, for which Lustre support is not settled."""
     endpoint: Literal["public", "private", "cidr"] = "public"
-    namespace: str = "training"
+    """Of the Kubernetes API: open to all addresses, none, or `endpoint_cidrs`; always behind IAM."""
+    endpoint_cidrs: tuple[Cidr, ...] = ()
+    plugins: Literal["by-stack", "by-cli"] = "by-stack"
+    """Who applies device plugins and volumes: the cluster stack's Lambda, or `steadfast deploy`."""
+    namespace: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")] = "training"
+    image: Annotated[str, Field(pattern=r"^[^\s@:]+(:\d+/[^\s@:]+)?@sha256:[0-9a-f]{64}$")] | None = None
+    """`repository@sha256:…`; `image push` writes it."""
+    network: Network = Network()
+    system_nodes: SystemNodes = SystemNodes()
     file_system: FileSystem = FileSystem()
     archive: Archive = Archive()
     access: Access = Access()
-    image: str | None = None
-    """`repository@sha256:…`; `image push` writes it."""
+    security: Security = Security()
+    logs: Logs = Logs()
+    secrets: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9/_+=.@-]+$", max_length=512)], ...] = ()
+    """Names in Secrets Manager, mounted as files into training pods; we never read them."""
+    permissions_boundary: PolicyArn | None = None
+    """Put on every role that we make."""
+    owner: str | None = None
+    cost_centre: str | None = None
+    expires: date | None = None
+    """When it should be gone; `inventory` names what is past it. Nothing is deleted by itself."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    """On everything that can be tagged."""
     training: TrainConfig = TrainConfig()
 
-    @model_validator(mode="after")
-    def _instance_type_known(self) -> Environment:
-        if self.instance_type not in INSTANCE_TYPES:
+    @field_validator("instance_type")
+    @classmethod
+    def _instance_type_known(cls, value: str) -> str:
+        if value not in INSTANCE_TYPES:
             raise ValueError(
-                f"instance_type {self.instance_type!r} is not known; known: {', '.join(sorted(INSTANCE_TYPES))}"
+                f"{value!r} is not in the instance table, which has {', '.join(sorted(INSTANCE_TYPES))}"
             )
-        return self
+        return value
 
     @property
     def instance(self) -> InstanceType:
@@ -74,23 +104,86 @@ class Environment(Settings):
         """Ranks that train; spares wait."""
         return self.nodes * self.instance.gpus
 
+    @property
+    def second_availability_zone(self) -> str:
+        """The control plane's other zone."""
+        other = "b" if self.availability_zone.endswith("a") else "a"
+        return self.network.second_availability_zone or f"{self.region}{other}"
 
-class InvalidEnvironmentError(Exception):
-    """Carries every problem of a file, each with its fix."""
+    @property
+    def repository(self) -> str:
+        """The image repository's name in the account's registry."""
+        return self.archive.repository or f"{self.name}/trainer"
 
-    def __init__(self, source: str, problems: list[str]) -> None:
-        super().__init__(f"{source}: {len(problems)} problem(s)\n" + "\n".join(f"  {p}" for p in problems))
-        self.source = source
-        self.problems = problems
+    @property
+    def node_group(self) -> str:
+        """The GPU node group's name. Its capacity kind is in it, since changing that replaces the group."""
+        return f"{self.name}-gpu-{self.capacity.kind}"
+
+    @property
+    def capacity_block(self) -> CapacityBlock | None:
+        """The Capacity Block, if that is what the environment runs on."""
+        return self.capacity if isinstance(self.capacity, CapacityBlock) else None
+
+    @property
+    def all_tags(self) -> dict[str, str]:
+        """The file's tags and what `inventory` finds an environment by."""
+        ours = {"steadfast:environment": self.name, "steadfast:owner": self.owner}
+        ours |= {"steadfast:cost-centre": self.cost_centre}
+        ours |= {"steadfast:expires": self.expires.isoformat() if self.expires else None}
+        return {**self.tags, **{key: value for key, value in ours.items() if value}}
+
+
+def names() -> list[str]:
+    """Environments under environments/."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def find(name_or_path: str | Path) -> Path:
+    """The file of a named environment, or the path itself. Raises InvalidEnvironmentError listing the names."""
+    path = Path(name_or_path)
+    if path.suffix in {".yaml", ".yml"} and path.is_file():
+        return path
+    named = FOLDER / f"{name_or_path}.yaml"
+    if path.name == str(name_or_path) and named.is_file():
+        return named
+    known = f"names: {', '.join(names()) or 'none yet'}, or the path of a .yaml file"
+    raise InvalidEnvironmentError(
+        str(name_or_path), [Problem("environment", "there is no such environment", known, "`steadfast init NAME`")]
+    )
 
 
 def load(path: Path) -> Environment:
     """Read and validate an environment file. Raises InvalidEnvironmentError with all problems."""
-    from pydantic import ValidationError
-    from ruamel.yaml import YAML
+    from environments.files import read
+
+    return parse(read(path), str(path))
+
+
+def parse(data: Any, source: str) -> Environment:
+    """Validate what a file holds: its shape, then every rule. Raises InvalidEnvironmentError with all problems."""
+    from environments.rules import problems_of
 
     try:
-        return Environment.model_validate(YAML(typ="safe").load(path))
+        environment = Environment.model_validate(data)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-        raise InvalidEnvironmentError(str(path), problems) from None
+        shape = from_pydantic(error, Environment)
+        raise InvalidEnvironmentError(source, [*shape, *_rules_of_the_rest(data, error)]) from None
+    problems = problems_of(environment)
+    if problems:
+        raise InvalidEnvironmentError(source, problems)
+    return environment
+
+
+def _rules_of_the_rest(data: Any, error: ValidationError) -> list[Problem]:
+    """Problems by rule in what is left when the misshapen fields take their defaults, where that is possible."""
+    from environments.rules import problems_of
+
+    bad = {str(item["loc"][0]) for item in error.errors() if item["loc"]}
+    if not isinstance(data, dict):
+        return []
+    try:
+        rest = Environment.model_validate({key: value for key, value in data.items() if key not in bad})
+    except ValidationError:
+        return []
+    return [problem for problem in problems_of(rest) if problem.field.split(".")[0] not in bad]
