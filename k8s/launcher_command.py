@@ -12,11 +12,6 @@ from environments.environment import Environment
 from trainer.config import RecoveryConfig
 from trainer.exit_codes import ExitCode
 
-LAUNCHER = ("python", "-m", "nvidia_resiliency_ext.fault_tolerance.launcher")
-"""What the console script `ft_launcher` runs."""
-CONTROL = ("python", "-m", "nvidia_resiliency_ext.fault_tolerance.control_plane")
-"""What the console script `nvrx-control` runs."""
-
 MONITOR_INTERVAL_S = 0.3
 WORKERS_STOP_TIMEOUT_S = 15
 """Between SIGTERM and SIGKILL of ranks that are restarted anyway."""
@@ -72,10 +67,9 @@ def _text(value: object) -> str:
 
 
 def launcher_command(environment: Environment, rendezvous_id: str) -> list[str]:
-    """The whole ft_launcher command line. Paths and addresses only as $(VARIABLES) of the container."""
+    """The whole of what ft_launcher is given. Paths and addresses only as $(VARIABLES) of the container."""
     recovery = environment.training.recovery
     return [
-        *LAUNCHER,
         *_flags(_rendezvous_flags(environment, rendezvous_id)),
         *_flags(_restart_flags(recovery)),
         *_flags(_detection_flags(recovery)),
@@ -137,7 +131,7 @@ def _node_flags() -> dict[str, object]:
 
 
 def control_command(environment: Environment, rendezvous_id: str) -> list[str]:
-    """The whole nvrx-control command line.
+    """The whole of what nvrx-control is given.
 
     It is given the pod's own address: a way through its Service would need a hairpin and a NetworkPolicy for
     it. Cycle information comes from here, since only the store's host writes it, and its launchers' side of
@@ -155,4 +149,4 @@ def control_command(environment: Environment, rendezvous_id: str) -> list[str]:
         "--ft-cycle-info-dir": "$(STEADFAST_RUN_DIR)/launcher",
         "--ft-cycle-info-job-id": rendezvous_id,
     }
-    return [*CONTROL, *_flags(flags)]
+    return _flags(flags)
