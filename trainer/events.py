@@ -69,10 +69,14 @@ class Ledger:
     machine; `sync=True` covers that too). Threads may share a ledger.
     """
 
-    def __init__(self, directory: Path, source: str, *, pod: str, **common: Any) -> None:
-        """`source` names file and writer, such as `rank-00003` or `launch`. Raises OSError."""
+    def __init__(self, directory: Path, source: str, *, pod: str, exclusive: bool = False, **common: Any) -> None:
+        """`source` names file and writer, such as `rank-00003` or `launch`.
+
+        `exclusive` makes the file `<source>.jsonl`, once for the whole run. Raises OSError, FileExistsError too.
+        """
         directory.mkdir(parents=True, exist_ok=True)
-        self.path = directory / f"{source}.{pod}.{os.getpid()}.jsonl"
+        name = source if exclusive else f"{source}.{pod}.{os.getpid()}"
+        self.path = directory / f"{name}.jsonl"
         self._common: dict[str, Any] = {
             "source": source,
             "pod": pod,
@@ -82,7 +86,8 @@ class Ledger:
             **common,
         }
         self._lock = threading.Lock()
-        self._file = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | (os.O_EXCL if exclusive else 0)
+        self._file = os.open(self.path, flags, 0o644)
 
     def bind(self, **common: Any) -> None:
         """Add fields to every later record, such as the attempt."""

@@ -1,0 +1,214 @@
+"""One attempt: from forming the groups to the last step, or to whatever ends it before."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+
+from trainer import data, model, state, step
+from trainer.checkpoint import SavesFailing
+from trainer.events import Event
+from trainer.exit_codes import ExitCode
+from trainer.faults.inject import Hooks
+from trainer.faults.schema import Phase
+from trainer.process import Ended, Process
+from trainer.resilience import control, progress
+from trainer.resilience.heartbeat import Heartbeat
+
+log = logging.getLogger("steadfast")
+
+
+class NonFiniteError(RuntimeError):
+    """A gradient that is not finite, where the settings say to stop."""
+
+
+class Attempt:
+    """Groups, model, optimizer and the step at which to go on. Use as a context manager, through `open`."""
+
+    def __init__(self, process: Process, iteration: int) -> None:
+        self.process, self.config, self.engine = process, process.config, process.engine
+        self.ledger = process.ledger
+        started_s = time.monotonic()
+        self.control = control.join(iteration=iteration, timeouts=process.timeouts, device=process.device)
+        self.ledger.write(Event.GROUP_READY, duration_s=time.monotonic() - started_s)
+        self.heartbeat = Heartbeat()
+        self.state = self._build()
+        process.strike(Phase.LOAD)
+        restored = self.engine.open(self.control, self.state)
+        process.attempt = restored.attempt
+        self.ledger.bind(attempt=restored.attempt)
+        self._refuse_loop(restored.step)
+        self.first_step = restored.step + 1
+        self.stepper = step.Stepper(self.config, self.state, process.device)
+        process.hooks = Hooks(poison=self._poison, break_storage=self.engine.break_storage)
+        self._last: step.StepRecord | None = None
+
+    @classmethod
+    def open(cls, process: Process, iteration: int) -> Attempt:
+        """Form, build and restore without being watched for hangs: these waits have timeouts of their own."""
+        with process.unwatched():
+            return cls(process, iteration)
+
+    def _build(self) -> state.TrainState:
+        started_s = time.monotonic()
+        process = self.process
+        state.seed_everything(self.config.loop.seed, process.rank)
+        mesh = init_device_mesh(process.device.type, (process.world_size,))
+        decoder = model.build_model(self.config.model, self.config.loop, mesh, process.device)
+        optimizer = state.build_optimizer(decoder, self.config.optimizer)
+        self.ledger.write(Event.BUILT, duration_s=time.monotonic() - started_s)
+        return state.TrainState(decoder, optimizer, process.rank)
+
+    def _poison(self) -> None:
+        self.stepper.poison = True
+
+    def _refuse_loop(self, restored_step: int) -> None:
+        """End the job when restarts bring nothing: the GPUs are worth more than another try."""
+        limit = self.config.recovery.max_no_progress_cycles
+        if progress.attempts_without_progress(self.process.context.paths) > limit:
+            reason = (
+                f"{limit + 1} starts in a row began after step {restored_step}; last error: "
+                f"{progress.last_error(self.process.context.paths)}"
+            )
+            self.process.verdict(ExitCode.NO_PROGRESS, reason, restored_step)
+            self.heartbeat.end_job(reason)
+            raise SystemExit(ExitCode.NO_PROGRESS)
+
+    def training_batches(self) -> Iterator[Tensor]:
+        """This rank's batches from the first step on."""
+        return data.batches(
+            self.process.context.data / "train",
+            self.config.data,
+            rank=self.process.rank,
+            world_size=self.process.world_size,
+            first_step=self.first_step,
+            last_step=self.config.loop.steps,
+        )
+
+    def begin(self, number: int) -> None:
+        """Before a step: heartbeats, faults, and rank 0's decision about saving."""
+        self.heartbeat.beat()
+        self.process.ping()
+        self.process.strike(Phase.STEP, number)
+        self.engine.decide(number)
+
+    def end(self, number: int) -> None:
+        """After a step: save if that was decided, and write what is known of the steps before."""
+        before_s = time.monotonic()
+        self.process.strike(Phase.SAVE, number)
+        try:
+            self.engine.after_step(number)
+        except SavesFailing as error:
+            self.process.verdict(ExitCode.SAVES_FAIL, str(error), number)
+            self.heartbeat.end_job(str(error))
+            raise SystemExit(ExitCode.SAVES_FAIL) from error
+        self.stepper.ended(blocked_s=time.monotonic() - before_s, saving=self.engine.saving)
+        self._record(keep=1)
+
+    def _record(self, *, keep: int) -> None:
+        for record in self.stepper.records(keep=keep):
+            self.ledger.write(Event.STEP, **asdict(record))
+            self._last = record
+            if record.step % self.config.loop.log_every == 0:
+                log.info(self._line(record))
+            if not record.finite and self.config.optimizer.non_finite == "stop":
+                raise NonFiniteError(f"step {record.step}: gradient norm {record.grad_norm}")
+
+    def _line(self, record: step.StepRecord) -> str:
+        seconds = record.end_s - record.start_s
+        rate = record.tokens / seconds
+        line = f"step {record.step} loss {record.loss:.4f} grad {record.grad_norm:.3f} {rate:,.0f} tokens/s/rank"
+        if peak := self.config.loop.peak_tflops_per_gpu:
+            flops = model.flops_per_token(self.config.model, self.config.data.sequence_length)
+            line += f" MFU {100 * rate * flops / (peak * 1e12):.1f} %"
+        return line
+
+    def evaluate(self, number: int) -> None:
+        """Mean loss over the held-out part, on all ranks together."""
+        start_s = time.monotonic()
+        self.process.strike(Phase.EVALUATION, number)
+        held_out = data.batches(
+            self.process.context.data / "eval",
+            self.config.data,
+            rank=self.process.rank,
+            world_size=self.process.world_size,
+            first_step=1,
+            last_step=self.config.loop.eval_batches,
+        )
+        loss = step.evaluate(self.state.model, self._beating(held_out), self.process.device)
+        dist.all_reduce(loss, dist.ReduceOp.SUM)
+        mean = loss.item() / self.process.world_size
+        self.ledger.write(Event.EVALUATION, step=number, start_s=start_s, end_s=time.monotonic(), loss=mean)
+        log.info("step %d evaluation loss %.4f", number, mean)
+
+    def _beating(self, batches: Iterator[Tensor]) -> Iterator[Tensor]:
+        for batch in batches:
+            self.heartbeat.beat()
+            self.process.ping()
+            yield batch
+
+    def stopped(self, number: int) -> Ended:
+        """A planned stop: the state of this step is saved and committed before anyone leaves."""
+        reason = self.engine.stop_reason() or "asked to stop"
+        self._close(number)
+        self.ledger.write(Event.PLANNED_STOP, step=number, reason=reason)
+        return Ended(ExitCode.PLANNED_STOP, number, reason)
+
+    def finished(self, number: int) -> Ended:
+        """The target: last generation committed, final figures, then the completion record."""
+        self._close(number)
+        digest = model.params_sha256(self.state.model)
+        loss = self._mean_last_loss()
+        if self.process.rank == 0:
+            final: dict[str, Any] = {
+                "step": number,
+                "final_loss": loss,
+                "params_sha256": digest,
+                "num_params": self.config.model.num_params,
+            }
+            self.ledger.write(Event.FINAL, **final)
+            progress.write_completion(self.process.context.paths, final)
+        self.ledger.write(Event.FINISHED, step=number)
+        dist.barrier(group=self.control.group)
+        return Ended(ExitCode.TARGET_REACHED, number, "target reached")
+
+    def _close(self, number: int) -> None:
+        self._record(keep=0)
+        with self.process.unwatched():
+            self.engine.finish(number)
+
+    def _mean_last_loss(self) -> float | None:
+        if self._last is None:  # nothing left to do: resumed at the target
+            return None
+        loss = torch.tensor(self._last.loss, dtype=torch.float64)
+        dist.all_reduce(loss, group=self.control.group)
+        return loss.item() / self.process.world_size
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.heartbeat.close()
+        if error is None:
+            dist.destroy_process_group()
+            return
+        self.ledger.write(
+            Event.INTERRUPTED,
+            layer="in_process" if self.config.recovery.in_process else "launcher",
+            detail=f"{type(error).__name__}: {error}",
+            step=self.state.step + 1,
+        )
+        # A traceback keeps the frames, and with them model and optimizer, alive into the next attempt.
+        traceback.clear_frames(trace)

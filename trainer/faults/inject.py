@@ -1,0 +1,92 @@
+"""Faults done by a rank to itself, once per run whatever restarts, and never before their record is on disk."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.events import Event, Ledger
+from trainer.faults.schema import FROM_OUTSIDE, Fault, FaultClass, Phase
+
+
+class InjectedError(RuntimeError):
+    """What the `exception` fault raises."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Where faults reach into the trainer: the next loss, and the writer's storage."""
+
+    poison: Callable[[], None]
+    break_storage: Callable[[Fault], None]
+
+
+class Injector:
+    """Strikes when this rank is at a fault's step and phase."""
+
+    def __init__(self, faults: list[Fault], events: Path, *, pod: str) -> None:
+        self._faults = [fault for fault in faults if fault.class_ not in FROM_OUTSIDE]
+        self._events, self._pod = events, pod
+        self._slow: dict[str, int] = {}
+
+    def at(self, phase: Phase, step: int, rank: int, hooks: Hooks) -> None:
+        """Call at the start of each phase of each step. May not return."""
+        for fault in self._faults:
+            if (fault.phase, fault.step, fault.rank) == (phase, step, rank) and self._claim(fault):
+                self._act(fault, hooks)
+        self._slow_down(step)
+
+    def _claim(self, fault: Fault) -> bool:
+        """The fault's record, made by exclusive creation: whoever comes after a restart finds it fired."""
+        try:
+            ledger = Ledger(self._events, f"fault-{fault.id}", pod=self._pod, exclusive=True)
+        except FileExistsError:
+            return False
+        ledger.write(
+            Event.FAULT_INJECTED,
+            sync=True,
+            id=fault.id,
+            step=fault.step,
+            fault_rank=fault.rank,
+            **{"class": fault.class_.value},
+        )
+        ledger.close()
+        return True
+
+    def _act(self, fault: Fault, hooks: Hooks) -> None:
+        match fault.class_:
+            case FaultClass.EXCEPTION:
+                raise InjectedError(f"fault {fault.id}: exception at step {fault.step}")
+            case FaultClass.COLLECTIVE_HANG:
+                while True:
+                    time.sleep(0.05)
+            case FaultClass.SIGSTOP | FaultClass.SIGKILL | FaultClass.SIGTERM:
+                os.kill(os.getpid(), getattr(signal, fault.class_.upper()))
+            case FaultClass.OOM:
+                _eat_memory()
+            case FaultClass.GIL_HANG:
+                ctypes.PyDLL(None).sleep(int(fault.duration_s or 100_000))
+            case FaultClass.NAN:
+                hooks.poison()
+            case FaultClass.SLOW_RANK:
+                self._slow[fault.id] = fault.step + fault.num_steps
+            case _:
+                hooks.break_storage(fault)
+
+    def _slow_down(self, step: int) -> None:
+        for fault in self._faults:
+            if step < self._slow.get(fault.id, 0):
+                time.sleep(fault.duration_s or 1.0)
+
+
+def _eat_memory() -> None:
+    """Take memory until the kernel ends this process (it prefers the one with the highest score)."""
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    hoard = []
+    while True:
+        hoard.append(bytearray(os.urandom(1 << 20)) * 64)

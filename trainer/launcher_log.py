@@ -1,0 +1,27 @@
+"""ft_launcher's own timeline, read from its log: NVRx prints its profiling events there and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from trainer.events import Event
+
+# shared_utils/profiling.py of NVRx 0.7.0: "  - Cycle: 1 Event: failure_detected Node: … Rank: 0 Time: … UTC"
+_LINE = re.compile(r"Cycle: (\d+) Event: (\w+) Node: .* Rank: (\S+) Time: (\S+ \S+) UTC")
+_EVENTS = {
+    "failure_detected": Event.FAILURE_DETECTED,
+    "worker_terminated": Event.WORKERS_STOPPED,
+    "rendezvous_completed": Event.RENDEZVOUS_COMPLETED,
+    "worker_start_completed": Event.WORKERS_STARTED,
+}
+
+
+def event_in(line: str) -> tuple[Event, dict[str, Any]] | None:
+    """The ledger event that a line of ft_launcher's log stands for, with `cycle` and its own `at_wall_s`."""
+    match = _LINE.search(line)
+    if match is None or match[2] not in _EVENTS:
+        return None
+    at = datetime.strptime(match[4], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
+    return _EVENTS[match[2]], {"cycle": int(match[1]), "layer": "launcher", "at_wall_s": at.timestamp()}

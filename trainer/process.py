@@ -1,0 +1,132 @@
+"""What lives as long as the rank's process, through every in-process restart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+import torch
+from nvidia_resiliency_ext.inprocess import CallWrapper
+
+from trainer.checkpoint import CheckpointEngine
+from trainer.config import TrainConfig
+from trainer.events import Event, Ledger
+from trainer.exit_codes import ExitCode
+from trainer.faults.inject import Hooks, Injector
+from trainer.faults.schema import Phase, load_dumped
+from trainer.paths import PodContext
+from trainer.resilience import in_process, timeouts, verdict
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an attempt ended well."""
+
+    code: ExitCode
+    step: int
+    reason: str
+
+
+class Process:
+    """Configuration, ledger, checkpoint engine, faults and signals of one rank."""
+
+    def __init__(self, context: PodContext, config: TrainConfig) -> None:
+        self.context, self.config = context, config
+        self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.device = _device()
+        self.timeouts = timeouts.derive(config.recovery, device=self.device.type)
+        self.ledger = Ledger(context.paths.events, f"rank-{self.rank:05d}", pod=context.pod, rank=self.rank)
+        self.ledger.write(Event.PROCESS_STARTED, start_s=_process_start_s(), imported_s=time.monotonic())
+        self.injector = Injector(load_dumped(context.faults_json), context.paths.events, pod=context.pod)
+        self.hooks: Hooks | None = None
+        self.attempt = 0
+        self.engine = CheckpointEngine(
+            config=config.checkpoint,
+            paths=context.paths,
+            shm=context.shm,
+            run=context.run,
+            pod=context.pod,
+            ledger=self.ledger,
+            device=self.device,
+        )
+        self._call: CallWrapper | None = None
+        signal.signal(signal.SIGTERM, self._terminated)
+
+    @classmethod
+    def from_environment(cls) -> Process:
+        """From what manifest and ft_launcher put into the environment; ends with a message on contradictions."""
+        context = PodContext.from_environment()
+        context.paths.make()
+        config = TrainConfig.model_validate_json(context.config_json)
+        if config.recovery.in_process and (problems := in_process.preconditions()):
+            sys.exit("\n".join(problems))
+        return cls(context, config)
+
+    def watched_by(self, call: CallWrapper) -> Process:
+        """Remember who watches this attempt for hangs."""
+        self._call = call
+        return self
+
+    def unwatched(self) -> AbstractContextManager[None]:
+        """For long calls that do no steps: building, restoring, draining. They have timeouts of their own."""
+        return self._call.disable_hang_protection() if self._call else nullcontext()
+
+    def ping(self) -> None:
+        """Tell the in-process layer that a step was made."""
+        if self._call:
+            self._call.ping()
+
+    def strike(self, phase: Phase, step: int | None = None) -> None:
+        """Let a fault strike, if one is due. Before the first step, a fault's step is the one to come."""
+        hooks = self.hooks or Hooks(poison=lambda: None, break_storage=lambda _: None)
+        self.injector.at(phase, 1 if step is None else step, self.rank, hooks)
+
+    def interrupted(self, _state: Any) -> None:
+        """NVRx told this rank of a fault; runs in its monitor thread."""
+        self.ledger.write(Event.INTERRUPTED, layer="in_process", detail="told")
+
+    def release(self, _state: Any) -> None:
+        """The communicators are gone; runs in the main thread before the next attempt."""
+        self.engine.abort()
+        self.hooks = None
+        self.ledger.write(Event.ABORTED)
+        if self.config.recovery.efa_pause_s:
+            time.sleep(self.config.recovery.efa_pause_s)
+
+    def verdict(self, code: ExitCode, reason: str, step: int, *, whole_job: bool = True) -> None:
+        """Leave word for `trainer.launch`."""
+        word = verdict.Verdict(code, reason, self.rank, step, self.attempt, whole_job)
+        directories: tuple[Path, ...] = (self.context.paths.verdicts, self.context.shm / "verdicts")
+        verdict.leave(word, directories, self.context.pod)
+
+    def leave(self, ended: Ended) -> int:
+        """The last act of a rank that ended well."""
+        if ended.code is ExitCode.PLANNED_STOP:
+            self.verdict(ended.code, ended.reason, ended.step)
+        self.engine.close()
+        self.ledger.close()
+        return 0
+
+    def _terminated(self, _number: int, _frame: FrameType | None) -> None:
+        self.engine.request_stop("SIGTERM")
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
+
+
+def _process_start_s() -> float:
+    """When this process began, on the clock of the ledger."""
+    return time.monotonic() - (time.time() - psutil.Process().create_time())

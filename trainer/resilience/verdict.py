@@ -1,0 +1,65 @@
+"""What a rank leaves for `trainer.launch` before it ends the job: ranks' own exit codes do not pass ft_launcher.
+
+A verdict is a file in the run directory, with a copy in the pod's shared memory for when storage is the trouble.
+`trainer.launch` believes a verdict only if it is younger than its own start, by the clock of the file system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trainer.exit_codes import ExitCode
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why and how the job, or only this pod, ends."""
+
+    code: ExitCode
+    reason: str
+    rank: int
+    step: int
+    attempt: int
+    whole_job: bool = True
+    """False: only the pod that left it (a bad node)."""
+
+
+def leave(verdict: Verdict, directories: Iterable[Path], pod: str) -> None:
+    """Write the verdict to every directory that takes it; the last to write wins, all ranks mean the same.
+
+    Raises OSError only when no directory took it.
+    """
+    name = "job.json" if verdict.whole_job else f"pod.{pod}.json"
+    failures: list[OSError] = []
+    written = 0
+    for directory in directories:
+        temporary = directory / f".{name}.{os.getpid()}"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps({**asdict(verdict), "pod": pod}))
+            temporary.replace(directory / name)
+            written += 1
+        except OSError as error:
+            failures.append(error)
+    if not written and failures:
+        raise failures[0]
+
+
+def find(directories: Iterable[Path], pod: str, *, newer_than_ns: dict[Path, int]) -> Verdict | None:
+    """The verdict that holds for `pod`, its own before the job's; older ones belong to an earlier start."""
+    for directory in directories:
+        for name in (f"pod.{pod}.json", "job.json"):
+            path = directory / name
+            try:
+                if path.stat().st_mtime_ns < newer_than_ns.get(directory, 0):
+                    continue
+                values = json.loads(path.read_text())
+            except (OSError, ValueError):
+                continue
+            values.pop("pod", None)
+            return Verdict(**{**values, "code": ExitCode(values["code"])})
+    return None

@@ -1,0 +1,80 @@
+"""The control pod's entry: `python -m trainer.store_host -- <nvrx-control's command line>`.
+
+Keeps the rendezvous store away from the training nodes, so that any of them may die. nvrx-control exits 0 on
+SIGTERM and when a rendezvous is closed; this exits 0 only when the run is complete, and starts it again otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+import time
+from types import FrameType
+
+from trainer.config import TrainConfig
+from trainer.exit_codes import ExitCode
+from trainer.paths import PodContext
+from trainer.resilience import progress
+
+log = logging.getLogger("steadfast.store")
+
+CONTROL = (sys.executable, "-m", "nvidia_resiliency_ext.fault_tolerance.control_plane")
+LAST_READERS_S = 20.0
+"""How long a finished run's launchers may still ask the store for the reason of its end."""
+
+
+class StoreHost:
+    """One nvrx-control at a time, until the run is complete or the pod is told to go."""
+
+    def __init__(self, context: PodContext, config: TrainConfig, arguments: list[str]) -> None:
+        self._context, self._config, self._arguments = context, config, arguments
+        self._terminated = False
+        signal.signal(signal.SIGTERM, self._on_terminate)
+
+    def run(self) -> ExitCode:
+        """Returns when there is no more use for a store."""
+        child = self._spawn()
+        while not self._terminated:
+            if self._complete():
+                return self._end(child, ExitCode.TARGET_REACHED, LAST_READERS_S)
+            if child.poll() is not None:
+                log.warning("nvrx-control ended with %s and the run is not complete: again", child.returncode)
+                child = self._spawn()
+            time.sleep(0.25)
+        code = ExitCode.TARGET_REACHED if self._complete() else ExitCode.PLANNED_STOP
+        return self._end(child, code, 0.0)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*CONTROL, *self._arguments])
+
+    def _end(self, child: subprocess.Popen[bytes], code: ExitCode, patience_s: float) -> ExitCode:
+        for signal_number, wait_s in ((None, patience_s), (signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
+            if signal_number is not None:
+                child.send_signal(signal_number)
+            try:
+                child.wait(wait_s)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        return code
+
+    def _complete(self) -> bool:
+        step = progress.completed_step(self._context.paths)
+        return step is not None and step >= self._config.loop.steps
+
+    def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
+        self._terminated = True
+
+
+def main(argv: list[str]) -> int:
+    """Exit code of the control pod."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    context = PodContext.from_environment()
+    arguments = argv[1:] if argv[:1] == ["--"] else argv
+    return int(StoreHost(context, TrainConfig.model_validate_json(context.config_json), arguments).run())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
