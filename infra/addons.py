@@ -1,0 +1,115 @@
+"""EKS add-ons: which, in what order, with whose rights."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import aws_cdk as cdk
+from aws_cdk import aws_eks_v2 as eks
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from environments.environment import Environment
+from environments.versions import addon_versions
+from infra.naming import pin
+from k8s.names import SERVICE_ACCOUNT
+
+TOLERATE_ALL = [{"operator": "Exists"}]
+"""DaemonSets run on GPU nodes whatever their taint: one that does not shows `DESIRED 0` (aws-efa-eks#3)."""
+_CNI_POLICY = "AmazonEKS_CNI_Policy"
+_FSX_ACTIONS = (
+    "fsx:DescribeFileSystems", "fsx:TagResource", "fsx:UpdateFileSystem",
+)  # fmt: skip
+
+
+class Addons(Construct):
+    """Networking and identity before the nodes; what needs a node to run on after them."""
+
+    def __init__(self, scope: Construct, id: str, env: Environment, cluster: eks.Cluster) -> None:
+        super().__init__(scope, id)
+        self._env = env
+        self._cluster = cluster
+        self._versions = addon_versions(env.kubernetes_version)
+        self._agent = self._add("eks-pod-identity-agent", {})
+        # Network policies do nothing on EKS unless the CNI is told to enforce them.
+        self._cni = self._add(
+            "vpc-cni", {"enableNetworkPolicy": "true"}, {"aws-node": self._role("Cni", managed=_CNI_POLICY)}
+        )
+        self._proxy = self._add("kube-proxy", {})
+
+    def around_nodes(self, nodes: eks.CfnNodegroup) -> None:
+        """Order the node group after networking, and add what cannot become active without nodes."""
+        for addon in (self._agent, self._cni, self._proxy):
+            nodes.add_resource_dependency(addon)
+        later = [
+            self._add("coredns", {}),
+            self._add("aws-fsx-csi-driver", _tolerant("node"), {"fsx-csi-controller-sa": self._fsx_role()}),
+            self._add("eks-node-monitoring-agent", _tolerant("monitoringAgent")),
+        ]
+        if self._env.secrets:
+            later.append(self._add("aws-secrets-store-csi-driver-provider", {"tolerations": TOLERATE_ALL}))
+            self._let_training_read_secrets()
+        for addon in later:
+            addon.add_resource_dependency(nodes)
+
+    def _add(
+        self, name: str, configuration: dict[str, Any], roles: dict[str, iam.Role] | None = None
+    ) -> eks.CfnAddon:
+        """With Pod Identity on the add-on itself: a pod that starts before its association has no rights."""
+        addon = eks.CfnAddon(
+            self,
+            name,
+            addon_name=name,
+            addon_version=self._versions[name],
+            cluster_name=self._cluster.cluster_name,
+            configuration_values=json.dumps(configuration, sort_keys=True) if configuration else None,
+            resolve_conflicts="OVERWRITE",
+            preserve_on_delete=False,
+            pod_identity_associations=[
+                eks.CfnAddon.PodIdentityAssociationProperty(role_arn=role.role_arn, service_account=account)
+                for account, role in roles.items()
+            ]
+            if roles
+            else None,
+        )
+        if roles:
+            addon.add_resource_dependency(self._agent)
+        return addon
+
+    def _role(
+        self, id: str, *, managed: str | None = None, statements: list[iam.PolicyStatement] | None = None
+    ) -> iam.Role:
+        principal = iam.ServicePrincipal("pods.eks.amazonaws.com")
+        role = iam.Role(
+            self,
+            f"{id}Role",
+            assumed_by=iam.SessionTagsPrincipal(principal),
+            managed_policies=[iam.ManagedPolicy.from_aws_managed_policy_name(managed)] if managed else None,
+            inline_policies={"rights": iam.PolicyDocument(statements=statements)} if statements else None,
+        )
+        pin(role, f"{id}Role")
+        return role
+
+    def _fsx_role(self) -> iam.Role:
+        """Volumes are static, so the driver only looks at file systems."""
+        arn = f"arn:{cdk.Aws.PARTITION}:fsx:{self._env.region}:{cdk.Aws.ACCOUNT_ID}:file-system/*"
+        return self._role("FsxCsi", statements=[iam.PolicyStatement(actions=list(_FSX_ACTIONS), resources=[arn])])
+
+    def _let_training_read_secrets(self) -> None:
+        secret = f"arn:{cdk.Aws.PARTITION}:secretsmanager:{self._env.region}:{cdk.Aws.ACCOUNT_ID}:secret:"
+        actions = ["secretsmanager:GetSecretValue", "secretsmanager:DescribeSecret"]
+        names = [f"{secret}{name}-??????" for name in self._env.secrets]
+        role = self._role("Secrets", statements=[iam.PolicyStatement(actions=actions, resources=names)])
+        eks.CfnPodIdentityAssociation(
+            self,
+            "SecretsAssociation",
+            cluster_name=self._cluster.cluster_name,
+            namespace=self._env.namespace,
+            service_account=SERVICE_ACCOUNT,
+            role_arn=role.role_arn,
+        ).add_resource_dependency(self._agent)
+
+
+def _tolerant(section: str) -> dict[str, Any]:
+    return {section: {"tolerations": TOLERATE_ALL}}

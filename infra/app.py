@@ -1,0 +1,57 @@
+"""From an environment to templates: `build` in-process, `python -m infra.app` for the CDK command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import aws_cdk as cdk
+from aws_cdk import cx_api
+
+from environments.environment import Environment, InvalidEnvironmentError, find, load, names
+from infra.checks import acknowledge
+from infra.stacks import add_stacks
+
+_CDK_JSON = Path(__file__).parent.parent / "cdk.json"
+_LIKE_THE_CLI = {
+    "aws:cdk:enable-path-metadata": True,
+    "aws:cdk:enable-asset-metadata": True,
+}
+"""What the CDK command line adds to the context, so that both ways give the same bytes."""
+
+
+def build(environment: Environment, out_dir: Path | str | None = None) -> cx_api.CloudAssembly:
+    """Synthesize the five stacks into `out_dir`, without network or credentials.
+
+    None: where the CDK command line says. Raises jsii's RuntimeError if the validator finds an error.
+    """
+    app = cdk.App(
+        outdir=str(out_dir) if out_dir else None,
+        analytics_reporting=False,
+        post_cli_context={**json.loads(_CDK_JSON.read_text())["context"], **_LIKE_THE_CLI},
+    )
+    add_stacks(app, environment)
+    acknowledge(app)
+    return app.synth()
+
+
+def main() -> int:
+    """Entry of cdk.json. An absent or unknown environment fails and lists the names."""
+    name = cdk.App(analytics_reporting=False).node.try_get_context("environment")
+    try:
+        if not name:
+            print(
+                f"infra.app: say which environment: -c environment=NAME; names: {', '.join(names())}",
+                file=sys.stderr,
+            )
+            return 2
+        build(load(find(name)))
+    except InvalidEnvironmentError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

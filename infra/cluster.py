@@ -1,0 +1,189 @@
+"""The EKS cluster: control plane, people, system nodes, and the Lambda that applies our charts."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import aws_cdk as cdk
+import cdk8s
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_eks_v2 as eks
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk.lambda_layer_kubectl_v35 import KubectlV35Layer
+from constructs import Construct
+
+from environments.environment import Environment
+from infra.addons import Addons
+from infra.naming import instance_tags, log_group, node_role, pin
+from k8s.names import POOL_LABEL, POOL_SYSTEM, RESEARCHERS_GROUP
+
+_ADMIN_POLICY = "AmazonEKSClusterAdminPolicy"
+_ROOT_GIB = 100
+
+
+class Cluster(Construct):
+    """Everything of the cluster that does not cost GPU money."""
+
+    def __init__(
+        self, scope: Construct, id: str, env: Environment, *, vpc: ec2.IVpc, subnet_id: str, lustre_clients_id: str
+    ) -> None:
+        super().__init__(scope, id)
+        self._env = env
+        self._log_group = log_group(self, "Logs", env, f"/aws/eks/{env.name}/cluster")
+        self._key = self._build_key()
+        self.cluster = self._build_cluster(vpc)
+        self._build_access()
+        self.addons = Addons(self, "AddOns", env, self.cluster)
+        system_nodes = self._build_system_nodes(subnet_id, lustre_clients_id)
+        self.addons.around_nodes(system_nodes)
+
+    def add_charts(self, charts: list[cdk8s.Chart]) -> None:
+        """Apply charts through the cluster's kubectl provider, in order, once the add-ons run.
+
+        Applied with the endpoint open to all addresses, its Lambda stays outside the VPC: inside, its network
+        interfaces hold up the deletion of the network by about 18 minutes (quickstart-amazon-eks#418).
+        """
+        previous: Construct | None = None
+        for chart in charts:
+            manifest = self.cluster.add_cdk8s_chart(chart.node.id, chart)
+            manifest.node.add_dependency(previous or self.addons)
+            previous = manifest
+        if self._env.endpoint == "public":
+            self._take_provider_out_of_vpc()
+
+    def _build_key(self) -> kms.Key:
+        key = kms.Key(
+            self,
+            "SecretsKey",
+            description=f"Kubernetes secrets of environment {self._env.name}",
+            enable_key_rotation=True,
+            removal_policy=cdk.RemovalPolicy.DESTROY,
+            pending_window=cdk.Duration.days(7),
+        )
+        pin(key, "SecretsKey")
+        return key
+
+    def _build_cluster(self, vpc: ec2.IVpc) -> eks.Cluster:
+        env = self._env
+        types = eks.ClusterLoggingTypes
+        cluster = eks.Cluster(
+            self,
+            "Cluster",
+            cluster_name=env.name,
+            version=eks.KubernetesVersion.of(env.kubernetes_version),
+            vpc=vpc,
+            vpc_subnets=[ec2.SubnetSelection(subnet_group_name="private")],
+            default_capacity_type=eks.DefaultCapacityType.NODEGROUP,
+            default_capacity=0,
+            bootstrap_cluster_creator_admin_permissions=False,
+            bootstrap_self_managed_addons=False,
+            endpoint_access=self._endpoint(),
+            secrets_encryption_key=self._key,
+            cluster_logging=[
+                types.API, types.AUDIT, types.AUTHENTICATOR, types.CONTROLLER_MANAGER, types.SCHEDULER
+            ],
+            kubectl_provider_options=self._provider(),
+            output_config_command=False,
+            prune=False,
+        )  # fmt: skip
+        cluster.node.add_dependency(self._log_group)
+        pin(cluster, "Cluster")
+        return cluster
+
+    def _endpoint(self) -> eks.EndpointAccess:
+        if self._env.endpoint == "private":
+            return eks.EndpointAccess.PRIVATE
+        if self._env.endpoint == "cidr":
+            return eks.EndpointAccess.PUBLIC_AND_PRIVATE.only_from(*self._env.endpoint_cidrs)
+        return eks.EndpointAccess.PUBLIC_AND_PRIVATE
+
+    def _provider(self) -> eks.KubectlProviderOptions | None:
+        if self._env.plugins == "by-cli":
+            return None
+        return eks.KubectlProviderOptions(
+            kubectl_layer=KubectlV35Layer(self, "Kubectl"), memory=cdk.Size.mebibytes(1024)
+        )
+
+    def _take_provider_out_of_vpc(self) -> None:
+        for construct in self.cluster.node.find_all():
+            function = construct.node.default_child if isinstance(construct, lambda_.Function) else None
+            if function is not None:
+                cast(cdk.CfnResource, function).add_property_deletion_override("VpcConfig")
+
+    def _build_access(self) -> None:
+        """By access entries only: the cluster's creator is CloudFormation's role, not a person."""
+        for number, role in enumerate(self._env.access.admins, 1):
+            policy = eks.CfnAccessEntry.AccessPolicyProperty(
+                policy_arn=f"arn:{cdk.Aws.PARTITION}:eks::aws:cluster-access-policy/{_ADMIN_POLICY}",
+                access_scope=eks.CfnAccessEntry.AccessScopeProperty(type="cluster"),
+            )
+            self._build_entry(f"Admin{number}", role, policies=[policy])
+        for number, role in enumerate(self._env.access.researchers, 1):
+            # What the group may do is a Role in the run namespace: see k8s.
+            self._build_entry(f"Researcher{number}", role, groups=[RESEARCHERS_GROUP])
+
+    def _build_entry(
+        self,
+        id: str,
+        role: str,
+        *,
+        policies: list[eks.CfnAccessEntry.AccessPolicyProperty] | None = None,
+        groups: list[str] | None = None,
+    ) -> None:
+        eks.CfnAccessEntry(
+            self,
+            id,
+            cluster_name=self.cluster.cluster_name,
+            principal_arn=role,
+            type="STANDARD",
+            access_policies=policies,
+            kubernetes_groups=groups,
+        )
+
+    def _build_system_nodes(self, subnet_id: str, lustre_clients_id: str) -> eks.CfnNodegroup:
+        env = self._env
+        template = self._build_system_template(lustre_clients_id)
+        group = eks.CfnNodegroup(
+            self,
+            "SystemNodes",
+            cluster_name=self.cluster.cluster_name,
+            node_role=node_role(self, "SystemRole", env).role_arn,
+            subnets=[subnet_id],
+            ami_type="AL2023_x86_64_STANDARD",
+            capacity_type="ON_DEMAND",
+            scaling_config=eks.CfnNodegroup.ScalingConfigProperty(
+                min_size=env.system_nodes.nodes,
+                desired_size=env.system_nodes.nodes,
+                max_size=env.system_nodes.nodes + 1,
+            ),
+            launch_template=eks.CfnNodegroup.LaunchTemplateSpecificationProperty(
+                id=template.ref, version=template.attr_latest_version_number
+            ),
+            labels={POOL_LABEL: POOL_SYSTEM},
+            node_repair_config=eks.CfnNodegroup.NodeRepairConfigProperty(enabled=True),
+            tags=env.all_tags,
+        )
+        pin(group, "SystemNodeGroup")
+        return group
+
+    def _build_system_template(self, lustre_clients_id: str) -> ec2.CfnLaunchTemplate:
+        types = ec2.CfnLaunchTemplate
+        disk = types.EbsProperty(
+            volume_size=_ROOT_GIB, volume_type="gp3", encrypted=True, delete_on_termination=True
+        )
+        template = types(
+            self,
+            "SystemTemplate",
+            launch_template_data=types.LaunchTemplateDataProperty(
+                instance_type=self._env.system_nodes.instance_type,
+                security_group_ids=[self.cluster.cluster_security_group_id, lustre_clients_id],
+                block_device_mappings=[types.BlockDeviceMappingProperty(device_name="/dev/xvda", ebs=disk)],
+                metadata_options=types.MetadataOptionsProperty(
+                    http_tokens="required", http_put_response_hop_limit=2
+                ),
+                tag_specifications=instance_tags(self._env, f"{self._env.name}-system"),
+            ),
+        )
+        pin(template, "SystemLaunchTemplate")
+        return template
