@@ -1,0 +1,233 @@
+"""The pod's entry, around small programs that stand where ft_launcher and nvrx-control are."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trainer import launch, store_host
+from trainer.config import TrainConfig
+from trainer.events import read_ledger
+from trainer.exit_codes import ExitCode
+from trainer.paths import PodContext, RunPaths
+from trainer.resilience import progress, verdict
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> PodContext:
+    paths = RunPaths(tmp_path / "run")
+    paths.make()
+    return PodContext(
+        run="run",
+        paths=paths,
+        data=tmp_path,
+        shm=tmp_path / "shm",
+        pod="run-1-0",
+        pod_ip="127.0.0.1",
+        node="n0",
+        config_json="{}",
+        faults_json="[]",
+    )
+
+
+@pytest.fixture
+def store() -> Iterator[int]:
+    """Something that listens where the rendezvous store would."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+Conclude = Callable[..., launch.Conclusion]
+
+
+@pytest.fixture
+def conclude(context: PodContext, store: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Conclude]:
+    """Runs `program` in ft_launcher's place and gives the conclusion."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(program: str, *, steps: int = 10, gang_restarts: int = 1) -> launch.Conclusion:
+        script = context.paths.root / "program.py"
+        script.write_text("RUN = " + repr(str(context.paths.root)) + "\n" + textwrap.dedent(program))
+        monkeypatch.setattr(launch, "LAUNCHER", (sys.executable, str(script)))
+        config = TrainConfig.model_validate(
+            {"loop": {"steps": steps}, "recovery": {"gang_restarts": gang_restarts, "rendezvous_timeout_s": 1}}
+        )
+        return launch.Launch(context, config, ["--rdzv-endpoint", f"127.0.0.1:{store}"]).run()
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+COMPLETE = "import json, pathlib; pathlib.Path(RUN, 'complete.json').write_text(json.dumps({'step': %d}))"
+
+
+def test_zero_only_because_of_the_completion_record(conclude: Conclude) -> None:
+    assert conclude(COMPLETE % 10).code is ExitCode.TARGET_REACHED
+
+
+def test_a_launcher_that_ends_with_zero_before_the_target_is_a_failure(conclude: Conclude) -> None:
+    assert conclude("pass").code is ExitCode.FAILED
+    assert conclude(COMPLETE % 9).code is ExitCode.FAILED
+
+
+def leave(context: PodContext, code: ExitCode, *, whole_job: bool = True) -> None:
+    word = verdict.Verdict(code, "because", rank=1, step=7, attempt=2, whole_job=whole_job)
+    verdict.leave(word, [context.paths.verdicts, context.shm / "verdicts"], context.pod)
+
+
+LEAVE = """
+import json, pathlib, sys
+word = {"code": %d, "reason": "because", "rank": 1, "step": 7, "attempt": 2, "whole_job": True}
+pathlib.Path(RUN, "verdicts/job.json").write_text(json.dumps(word))
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("code", [ExitCode.SAVES_FAIL, ExitCode.PLANNED_STOP, ExitCode.NO_PROGRESS])
+def test_a_ranks_verdict_becomes_the_exit_code(conclude: Conclude, code: ExitCode) -> None:
+    conclusion = conclude(LEAVE % code)
+    assert conclusion.code is code and "rank 1, step 7, attempt 2" in conclusion.reason
+
+
+def test_a_verdict_of_an_earlier_start_counts_for_nothing(conclude: Conclude, context: PodContext) -> None:
+    leave(context, ExitCode.PLANNED_STOP)
+    time.sleep(0.02)
+    assert conclude("import sys; sys.exit(1)").code is ExitCode.FAILED
+
+
+def test_own_pods_verdict_comes_before_the_jobs(context: PodContext) -> None:
+    leave(context, ExitCode.PLANNED_STOP)
+    leave(context, ExitCode.BAD_NODE, whole_job=False)
+    found = verdict.find([context.paths.verdicts], context.pod, newer_than_ns={})
+    other = verdict.find([context.paths.verdicts], "run-1-1", newer_than_ns={})
+    assert found and found.code is ExitCode.BAD_NODE
+    assert other and other.code is ExitCode.PLANNED_STOP
+
+
+def test_shared_memory_keeps_a_verdict_that_storage_refuses(context: PodContext) -> None:
+    word = verdict.Verdict(ExitCode.SAVES_FAIL, "no space", 0, 3, 1)
+    verdict.leave(word, [Path("/proc/nowhere"), context.shm / "verdicts"], context.pod)
+    assert verdict.find([context.shm / "verdicts"], context.pod, newer_than_ns={}) == word
+
+
+def test_launchers_own_no_progress_code(conclude: Conclude) -> None:
+    assert conclude("import sys; sys.exit(93)").code is ExitCode.NO_PROGRESS
+
+
+def test_a_lost_rendezvous_starts_the_launcher_again_in_the_same_pod(
+    conclude: Conclude, context: PodContext
+) -> None:
+    program = """
+        import json, pathlib, sys
+        mark = pathlib.Path(RUN, "second")
+        if not mark.exists():
+            mark.touch()
+            sys.exit(1)
+        pathlib.Path(RUN, "complete.json").write_text(json.dumps({"step": 10}))
+    """
+    assert conclude(program).code is ExitCode.TARGET_REACHED
+    events = [record["event"] for record in read_ledger(context.paths.events)]
+    assert events.count("launch_started") == 2 and events.count("gang_restart") == 1
+
+
+def test_gang_restarts_are_bounded(conclude: Conclude, context: PodContext) -> None:
+    conclusion = conclude("import sys; sys.exit(1)", gang_restarts=2)
+    assert conclusion.code is ExitCode.FAILED and "2 gang restarts" in conclusion.reason
+    events = [record["event"] for record in read_ledger(context.paths.events)]
+    assert events.count("launch_started") == 3
+
+
+def test_a_spare_told_to_stop_leaves_with_92(conclude: Conclude) -> None:
+    program = """
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        print("waiting", flush=True)
+        time.sleep(20)
+    """
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    assert conclude(program).code is ExitCode.PLANNED_STOP
+
+
+def test_a_node_without_storage_does_not_join(context: PodContext, conclude: Conclude) -> None:
+    unwritable = context.paths.root / "run-file"
+    unwritable.touch()
+    broken = PodContext(**{**vars(context), "paths": RunPaths(unwritable)})
+    assert "cannot be written" in launch.health.problems(broken)[0]
+
+
+def test_launcher_events_reach_the_ledger(conclude: Conclude, context: PodContext) -> None:
+    """The line is made by NVRx itself, so a change of its wording is noticed."""
+    program = """
+        import logging, sys
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+        from nvidia_resiliency_ext.shared_utils.profiling import ProfilingEvent, record_profiling_event
+        record_profiling_event(ProfilingEvent.FAILURE_DETECTED, node_id="n0", rank=0)
+    """
+    conclude(program)
+    (record,) = (r for r in read_ledger(context.paths.events) if r["event"] == "failure_detected")
+    assert record["cycle"] == 1 and abs(record["at_wall_s"] - record["wall_s"]) < 5
+
+
+def test_no_endpoint_is_a_message(context: PodContext) -> None:
+    with pytest.raises(SystemExit, match="--rdzv-endpoint"):
+        launch.Launch(context, TrainConfig(), ["--nnodes", "1"])
+
+
+def start_store_host(context: PodContext, program: str) -> subprocess.Popen:
+    script = context.paths.root / "control.py"
+    script.write_text(textwrap.dedent(program))
+    starter = (
+        "import sys; from trainer import store_host; "
+        f"store_host.CONTROL = ({sys.executable!r}, {str(script)!r}); sys.exit(store_host.main(['--']))"
+    )
+    variables = {
+        "STEADFAST_RUN": "run",
+        "STEADFAST_RUN_DIR": str(context.paths.root),
+        "STEADFAST_DATA_DIR": "/",
+        "STEADFAST_SHM_DIR": "/",
+        "STEADFAST_CONFIG": '{"loop": {"steps": 10}}',
+        "POD_NAME": "c",
+        "POD_IP": "127.0.0.1",
+        "NODE_NAME": "n",
+    }
+    return subprocess.Popen([sys.executable, "-c", starter], env={**os.environ, **variables})
+
+
+CONTROL = "import pathlib, time; pathlib.Path({root!r}, 'starts').open('a').write('x'); time.sleep({life})"
+
+
+def test_the_store_host_starts_its_store_again_and_ends_with_the_run(context: PodContext) -> None:
+    process = start_store_host(context, CONTROL.format(root=str(context.paths.root), life=0.1))
+    starts = context.paths.root / "starts"
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and (not starts.exists() or len(starts.read_text()) < 2):
+        time.sleep(0.05)
+    progress.write_completion(context.paths, {"step": 10})
+    assert process.wait(20) == 0 and len(starts.read_text()) >= 2
+
+
+def test_the_store_host_told_to_go_does_not_claim_completion(context: PodContext) -> None:
+    process = start_store_host(context, CONTROL.format(root=str(context.paths.root), life=60))
+    starts = context.paths.root / "starts"
+    while not starts.exists():
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(20) == ExitCode.PLANNED_STOP
+
+
+def test_loops_are_counted_from_attempts(context: PodContext) -> None:
+    for number, step in ((1, 0), (2, 10), (3, 20), (4, 20), (10, 20)):
+        (context.paths.attempts / f"{number}.json").write_text(json.dumps({"step": step}))
+    assert progress.attempts_without_progress(context.paths) == 3
+    assert store_host.LAST_READERS_S > 3  # nvrx-control's own grace for readers of its store
