@@ -8,8 +8,10 @@ import cdk8s
 
 from environments.environment import Environment
 from k8s.device_plugins import device_plugin_manifests
-from k8s.manifest import chart_of
+from k8s.manifest import Manifest, chart_of
 from k8s.namespace import access_manifests, namespace_manifests
+from k8s.rules import check
+from k8s.secrets import secrets_manifests
 from k8s.storage import LustreVolume, claim, layout_job, volume
 
 __all__ = ["LustreVolume", "cluster_charts"]
@@ -21,12 +23,19 @@ def cluster_charts(app: cdk8s.App, environment: Environment, volume_: LustreVolu
     `volume_` may hold CDK tokens: infra passes the charts to the cluster's kubectl provider, which lets
     CloudFormation fill them in.
     """
-    charts = [
-        chart_of(app, "device-plugins", device_plugin_manifests(environment)),
-        chart_of(app, "namespace", namespace_manifests(environment)),
-        chart_of(app, "access", access_manifests(environment)),
-        chart_of(app, "storage", [volume(environment, volume_), claim(environment), layout_job(environment)]),
-    ]
+    groups = {name: group for name, group in _groups(environment, volume_) if group}
+    check(environment, [document for group in groups.values() for document in group])
+    charts = [chart_of(app, name, group) for name, group in groups.items()]
     for first, second in pairwise(charts):
         second.add_dependency(first)
     return charts
+
+
+def _groups(environment: Environment, lustre: LustreVolume) -> list[tuple[str, list[Manifest]]]:
+    return [
+        ("device-plugins", device_plugin_manifests(environment)),
+        ("namespace", namespace_manifests(environment)),
+        ("access", access_manifests(environment)),
+        ("storage", [volume(environment, lustre), claim(environment), layout_job(environment)]),
+        ("secrets", secrets_manifests(environment)),
+    ]

@@ -27,7 +27,7 @@ from k8s.names import (
 )
 from k8s.placement import on_system_nodes
 from k8s.pod_security import container_security, pod_security
-from k8s.run_spec import RunSpec
+from k8s.run_spec import RunSpec, run_metadata
 
 RESTARTS = 1000
 """Restarts of the container and pods together; a run is not ended by how often its store moved."""
@@ -46,7 +46,7 @@ def control_service(environment: Environment, run: RunSpec) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(environment, run, name),
+        "metadata": run_metadata(environment, run, name, "control"),
         "spec": {
             "type": "ClusterIP",
             "publishNotReadyAddresses": True,
@@ -66,7 +66,7 @@ def control_job(environment: Environment, run: RunSpec) -> Manifest:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _metadata(environment, run, control_name(run.job_name)),
+        "metadata": run_metadata(environment, run, control_name(run.job_name), "control"),
         "spec": {
             "completions": 1,
             "parallelism": 1,
@@ -121,8 +121,3 @@ def _process(environment: Environment, run: RunSpec) -> dict[str, Any]:
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-
-
-def _metadata(environment: Environment, run: RunSpec, name: str) -> dict[str, Any]:
-    labels = {**run.labels, **pod_labels(run.name, run.submission, "control")}
-    return {"name": name, "namespace": environment.namespace, "labels": labels}

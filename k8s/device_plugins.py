@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from environments.environment import Environment
+from k8s.images import efa_device_plugin, nvidia_device_plugin
 from k8s.manifest import Manifest
 from k8s.names import MANAGED_BY, POOL_GPU, POOL_LABEL
 from k8s.placement import DAEMON_TOLERATIONS
-from k8s.versions import efa_device_plugin, nvidia_device_plugin
 
 NAMESPACE = "kube-system"
 DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"

@@ -23,7 +23,8 @@ CHECK_INTERVAL_S = 1.0
 """NVRx looks every 5 s by default; detection is late by up to this."""
 SAFETY_FACTOR = 5.0
 GPU_RECLAIM_TIMEOUT_S = 50.0
-GPU_RECLAIM_TOLERANCE_MIB = 1024.0
+GPU_RECLAIM_TOLERANCE_MIB = 512.0
+"""NVML's second memory interface, which NVRx reads, counts 0 MiB on an idle H200 (the first one 615 MiB)."""
 GPU_RECLAIM_POLL_S = 1.0
 
 

@@ -21,6 +21,7 @@ RESEARCHERS_GROUP = "steadfast-researchers"
 SERVICE_ACCOUNT = "training"
 VOLUME_CLAIM = "fsx"
 PRIORITY_CLASS = "steadfast-training"
+SECRETS_CLASS = "secrets"
 TRAINER_CONTAINER = "trainer"
 CONTROL_CONTAINER = "control"
 
@@ -28,6 +29,7 @@ RENDEZVOUS_PORT = 29500
 FSX_MOUNT = "/fsx"
 SHM_MOUNT = "/dev/shm"
 TMP_MOUNT = "/tmp"
+SECRETS_MOUNT = "/var/run/secrets/steadfast"
 
 JOB_NAME_LIMIT = 61
 """Job name, a dash and an index of one digit make 63 (job-controller facts; Kubernetes refuses more)."""

@@ -90,6 +90,14 @@ def fitting_pod_memory(environment: Environment) -> PodMemory:
     return memory
 
 
+def emergency_save_s(environment: Environment) -> float:
+    """Seconds to write all ranks' state, at half of what the file system is sold for: others use it too."""
+    state = state_bytes_per_rank(environment.training.model, environment.world_size) * environment.world_size
+    tib = environment.file_system.size_gib / 1024
+    bytes_per_s = tib * environment.file_system.throughput_mbps_per_tib * 1e6
+    return 2 * state / bytes_per_s
+
+
 def training_resources(environment: Environment, memory: PodMemory) -> dict[str, Any]:
     """Requests and limits of the training container.
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from environments.environment import Environment
 from k8s.containers import file_system_volume, mounts, variable
+from k8s.images import busybox
 from k8s.manifest import Manifest
 from k8s.names import FSX_MOUNT, MANAGED_BY, SERVICE_ACCOUNT, VOLUME_CLAIM
 from k8s.placement import on_system_nodes
-from k8s.versions import busybox
 
 DRIVER = "fsx.csi.aws.com"
 MOUNT_OPTIONS = ["flock", "noatime"]

@@ -39,7 +39,9 @@ from k8s.network_environment import network_environment
 from k8s.placement import on_gpu_nodes
 from k8s.pod_security import container_security, pod_security
 from k8s.resources import fitting_pod_memory, training_resources
-from k8s.run_spec import RunSpec, check_run
+from k8s.rules import check
+from k8s.run_spec import RunSpec, check_run, run_metadata
+from k8s.secrets import secrets_mounts, secrets_volumes
 from trainer.exit_codes import JOB_FAILING, JOB_IGNORED
 
 RESTARTS_PER_INDEX = 100
@@ -49,11 +51,13 @@ RESTARTS_PER_INDEX = 100
 def run_charts(app: cdk8s.App, environment: Environment, run: RunSpec) -> list[cdk8s.Chart]:
     """Everything that one submission of a run adds to the cluster.
 
-    Raises InvalidRunError for the run's own problems and DoesNotFitError when the model needs more host memory
-    than the instance type has.
+    Raises InvalidRunError for the run's own problems, DoesNotFitError when the model needs more host memory than
+    the instance type has, InvalidManifestError for a broken rule (k8s/rules.py).
     """
     check_run(environment, run)
-    return [chart_of(app, run.job_name, run_manifests(environment, run))]
+    documents = run_manifests(environment, run)
+    check(environment, documents)
+    return [chart_of(app, run.job_name, documents)]
 
 
 def run_manifests(environment: Environment, run: RunSpec) -> list[Manifest]:
@@ -73,7 +77,7 @@ def training_job(environment: Environment, run: RunSpec) -> Manifest:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _metadata(environment, run, run.job_name, "trainer"),
+        "metadata": run_metadata(environment, run, run.job_name, "trainer"),
         "spec": {
             "completionMode": "Indexed",
             "completions": pods,
@@ -124,10 +128,15 @@ def pod_spec(environment: Environment, run: RunSpec) -> dict[str, Any]:
                 **_process(environment, run),
                 "resources": training_resources(environment, memory),
                 "securityContext": container_security(environment.security.root),
-                "volumeMounts": mounts("fsx", "shm", "tmp"),
+                "volumeMounts": [*mounts("fsx", "shm", "tmp"), *secrets_mounts(environment)],
             }
         ],
-        "volumes": [file_system_volume(), shm_volume(memory.shm_bytes), tmp_volume()],
+        "volumes": [
+            file_system_volume(),
+            shm_volume(memory.shm_bytes),
+            tmp_volume(),
+            *secrets_volumes(environment),
+        ],
     }
 
 
@@ -163,7 +172,7 @@ def headless_service(environment: Environment, run: RunSpec) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(environment, run, run.job_name, "trainer"),
+        "metadata": run_metadata(environment, run, run.job_name, "trainer"),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -177,7 +186,7 @@ def disruption_budget(environment: Environment, run: RunSpec) -> Manifest:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": _metadata(environment, run, run.job_name, "trainer"),
+        "metadata": run_metadata(environment, run, run.job_name, "trainer"),
         "spec": {
             "minAvailable": environment.nodes + environment.spares,
             "selector": {"matchLabels": {JOB_NAME_LABEL: run.job_name}},
@@ -194,7 +203,7 @@ def network_policy(environment: Environment, run: RunSpec) -> Manifest:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _metadata(environment, run, run.job_name, "trainer"),
+        "metadata": run_metadata(environment, run, run.job_name, "trainer"),
         "spec": {
             "podSelector": {"matchLabels": _selector(run)},
             "policyTypes": ["Ingress", "Egress"],
@@ -206,8 +215,3 @@ def network_policy(environment: Environment, run: RunSpec) -> Manifest:
 
 def _selector(run: RunSpec) -> dict[str, str]:
     return {RUN_LABEL: run.name, SUBMISSION_LABEL: str(run.submission)}
-
-
-def _metadata(environment: Environment, run: RunSpec, name: str, role: str) -> dict[str, Any]:
-    labels = {**run.labels, **pod_labels(run.name, run.submission, role)}
-    return {"name": name, "namespace": environment.namespace, "labels": labels}

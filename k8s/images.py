@@ -1,4 +1,4 @@
-"""Images of what runs on the nodes beside us, by exact tag, and where a region keeps EKS's own.
+"""Images of what runs in the cluster beside us, and the registry that each comes from.
 
 With `network.egress: endpoints` nodes reach no public registry: every image comes from the environment's own,
 under the same name and tag (docs/job.md says how to put them there).
@@ -7,12 +7,9 @@ under the same name and tag (docs/job.md says how to put them there).
 from __future__ import annotations
 
 from environments.environment import Environment
+from environments.versions import EFA_DEVICE_PLUGIN, NVIDIA_DEVICE_PLUGIN
 
-EFA_DEVICE_PLUGIN = ("eks/aws-efa-k8s-device-plugin", "v0.5.20")
-"""Of chart 0.5.30 (aws/eks-charts, August 2026)."""
-NVIDIA_DEVICE_PLUGIN = ("nvidia/k8s-device-plugin", "v0.20.0")
-"""0.19.0 to 0.19.2 take /dev/infiniband away from the EFA plug-in unless MOFED is off."""
-BUSYBOX = ("docker/library/busybox", "1.37.0")
+BUSYBOX = "1.37.0"
 """Makes the file system's two directories, once."""
 
 EKS_ACCOUNT = "602401143452"
@@ -44,18 +41,17 @@ def eks_registry(region: str) -> str:
 
 def efa_device_plugin(environment: Environment) -> str:
     """The EFA device plug-in's image. EKS's registry is reached by the ecr endpoints, so also without NAT."""
-    name, tag = EFA_DEVICE_PLUGIN
-    return f"{eks_registry(environment.region)}/{name}:{tag}"
+    return f"{eks_registry(environment.region)}/eks/aws-efa-k8s-device-plugin:{EFA_DEVICE_PLUGIN}"
 
 
 def nvidia_device_plugin(environment: Environment) -> str:
     """The NVIDIA device plug-in's image."""
-    return _image(environment, "nvcr.io", *NVIDIA_DEVICE_PLUGIN)
+    return _image(environment, "nvcr.io", "nvidia/k8s-device-plugin", NVIDIA_DEVICE_PLUGIN)
 
 
 def busybox(environment: Environment) -> str:
     """A shell with mkdir and chmod."""
-    return _image(environment, "public.ecr.aws", *BUSYBOX)
+    return _image(environment, "public.ecr.aws", "docker/library/busybox", BUSYBOX)
 
 
 def _image(environment: Environment, public_registry: str, name: str, tag: str) -> str:
