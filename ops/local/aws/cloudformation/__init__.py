@@ -1,0 +1,1 @@
+"""A CloudFormation engine: templates, change sets, stacks, rollback."""

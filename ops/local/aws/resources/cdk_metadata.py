@@ -1,0 +1,28 @@
+"""Records of CloudFormation and the CDK that are no resources of AWS."""
+
+from __future__ import annotations
+
+from ops.local.aws.resources.base import Attributes, Context, Made, Properties, ResourceModel
+
+
+class CdkMetadata(ResourceModel):
+    """What the CDK notes about itself."""
+
+    type = "AWS::CDK::Metadata"
+
+    def create(self, ctx: Context, properties: Properties) -> Made:
+        """A name and nothing behind it, as in AWS."""
+        return Made(ctx.name())
+
+    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+        """Nothing to change."""
+        return {}
+
+    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+        """Nothing to remove."""
+
+
+class WaitConditionHandle(CdkMetadata):
+    """A handle that nothing signals."""
+
+    type = "AWS::CloudFormation::WaitConditionHandle"

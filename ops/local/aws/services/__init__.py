@@ -1,0 +1,13 @@
+"""AWS's services: ours in place of moto's where moto's cannot be honest, and mends to moto's."""
+
+from __future__ import annotations
+
+import importlib
+
+MODULES = "cloudformation cloudtrail ec2 eks fsx s3 scheduler ssm".split()
+
+
+def install() -> None:
+    """Puts everything in place, before the first request."""
+    for name in MODULES:
+        importlib.import_module(f"{__name__}.{name}").install()

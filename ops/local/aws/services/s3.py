@@ -1,0 +1,3 @@
+"""x"""
+def install() -> None:
+    """x"""
