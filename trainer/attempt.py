@@ -22,7 +22,7 @@ from trainer.exit_codes import ExitCode
 from trainer.faults.inject import Hooks
 from trainer.faults.schema import Phase
 from trainer.process import Ended, Process
-from trainer.resilience import control, progress
+from trainer.resilience import control, pace, progress
 from trainer.resilience.heartbeat import Heartbeat
 
 log = logging.getLogger("steadfast")
@@ -52,6 +52,16 @@ class Attempt:
         self.stepper = step.Stepper(self.config, self.state, process.device)
         process.hooks = Hooks(poison=self._poison, break_storage=self.engine.break_storage)
         self._last: step.StepRecord | None = None
+        recovery = self.config.recovery
+        self._watch = pace.Stopwatch(self.state.model.blocks, process.device)
+        self._pace = pace.Pace(
+            self._watch,
+            self.control.store,
+            rank=process.rank,
+            world_size=process.world_size,
+            factor=recovery.slow_rank_factor,
+            windows=recovery.slow_rank_windows,
+        )
 
     @classmethod
     def open(cls, process: Process, iteration: int) -> Attempt:
@@ -99,7 +109,10 @@ class Attempt:
         """Before a step: heartbeats, faults, and rank 0's decision about saving."""
         self.heartbeat.beat()
         self.process.ping()
+        self._watch.start()
         self.process.strike(Phase.STEP, number)
+        self.process.stop_if_due()
+        self._watch.pause()
         self.engine.decide(number)
 
     def end(self, number: int) -> None:
@@ -114,6 +127,11 @@ class Attempt:
             raise SystemExit(ExitCode.SAVES_FAIL) from error
         self.stepper.ended(blocked_s=time.monotonic() - before_s, saving=self.engine.saving)
         self._record(keep=1)
+        for slow in self._pace.after_step(number):
+            self.ledger.write(
+                Event.SLOW_RANK, step=number, slow=slow.rank, factor=slow.factor, windows=slow.windows
+            )
+            log.warning("rank %d is %.1f times slower than the others (%d windows)", *vars(slow).values())
 
     def _record(self, *, keep: int) -> None:
         for record in self.stepper.records(keep=keep):

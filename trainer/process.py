@@ -24,6 +24,7 @@ from trainer.faults.inject import Hooks, Injector
 from trainer.faults.schema import Phase, load_dumped
 from trainer.paths import PodContext
 from trainer.resilience import in_process, timeouts, verdict
+from trainer.run_record import record_run
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class Process:
             ledger=self.ledger,
             device=self.device,
         )
+        if self.rank == 0:
+            record_run(context, config, world_size=self.world_size, timeouts=self.timeouts)
+        stop_at = os.environ.get("STEADFAST_STOP_AT")
+        self._stop_at_s = float(stop_at) if stop_at else None
         self._call: CallWrapper | None = None
         signal.signal(signal.SIGTERM, self._terminated)
 
@@ -114,6 +119,12 @@ class Process:
         self.engine.close()
         self.ledger.close()
         return 0
+
+    def stop_if_due(self) -> None:
+        """Rank 0 asks for the planned stop once its time (the Capacity Block's end less a margin) has come."""
+        if self.rank == 0 and self._stop_at_s is not None and time.time() >= self._stop_at_s:
+            self.engine.request_stop("the Capacity Block is about to end")
+            self._stop_at_s = None
 
     def _terminated(self, _number: int, _frame: FrameType | None) -> None:
         self.engine.request_stop("SIGTERM")

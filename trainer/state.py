@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import OptimizerConfig
+from trainer.model import Decoder
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
@@ -50,7 +51,7 @@ class TrainState:
     The data position and the learning rate are functions of the step, so the step stands for them.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> None:
+    def __init__(self, model: Decoder, optimizer: torch.optim.Optimizer, rank: int) -> None:
         self.model, self.optimizer, self.rank = model, optimizer, rank
         self.step = 0
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 from trainer.events import Event, read_ledger
+from trainer.files import write_durably
 from trainer.paths import RunPaths
 
 
@@ -40,17 +40,7 @@ def last_error(paths: RunPaths) -> str:
 
 def write_completion(paths: RunPaths, values: dict[str, Any]) -> None:
     """Atomically; a pod exits 0 only because of this file. Raises OSError."""
-    temporary = paths.completion.with_suffix(".tmp")
-    with temporary.open("w") as file:
-        json.dump(values, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(paths.completion)
-    directory = os.open(paths.root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    write_durably(paths.completion, json.dumps(values).encode())
 
 
 def completed_step(paths: RunPaths) -> int | None:
