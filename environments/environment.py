@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
+from environments.files import read
 from environments.instance_types import INSTANCE_TYPES, InstanceType, Layout
 from environments.problems import InvalidEnvironmentError, Problem, from_pydantic
+from environments.rules import problems_of
 from environments.sections import (
     Access,
     Archive,
@@ -29,9 +31,6 @@ from trainer.config import Settings, TrainConfig
 __all__ = ["Environment", "InvalidEnvironmentError", "find", "load", "names", "parse"]
 
 FOLDER = Path(__file__).parent
-ZONE_UNKNOWN = "from-reservation"
-"""An availability zone that `steadfast check --write` has still to fill in."""
-
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
 
 
@@ -155,15 +154,11 @@ def find(name_or_path: str | Path) -> Path:
 
 def load(path: Path) -> Environment:
     """Read and validate an environment file. Raises InvalidEnvironmentError with all problems."""
-    from environments.files import read
-
     return parse(read(path), str(path))
 
 
 def parse(data: Any, source: str) -> Environment:
     """Validate what a file holds: its shape, then every rule. Raises InvalidEnvironmentError with all problems."""
-    from environments.rules import problems_of
-
     try:
         environment = Environment.model_validate(data)
     except ValidationError as error:
@@ -177,8 +172,6 @@ def parse(data: Any, source: str) -> Environment:
 
 def _rules_of_the_rest(data: Any, error: ValidationError) -> list[Problem]:
     """Problems by rule in what is left when the misshapen fields take their defaults, where that is possible."""
-    from environments.rules import problems_of
-
     bad = {str(item["loc"][0]) for item in error.errors() if item["loc"]}
     if not isinstance(data, dict):
         return []
