@@ -1,0 +1,1 @@
+"""The Job controller, after the real one's recorded behaviour."""

@@ -1,0 +1,68 @@
+"""Where a local cluster keeps its files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops.local.node.network import short_id
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths under an environment's state directory."""
+
+    state_dir: Path
+
+    @property
+    def root(self) -> Path:
+        """All that belongs to the cluster."""
+        return self.state_dir / "kubernetes"
+
+    @property
+    def environment(self) -> str:
+        """The environment's name with six characters of its path: two checkouts do not meet."""
+        return f"{self.state_dir.name}-{short_id(str(self.state_dir.resolve()))}"
+
+    @property
+    def settings(self) -> Path:
+        """What the server was started with."""
+        return self.root / "settings.json"
+
+    @property
+    def database(self) -> Path:
+        """All objects."""
+        return self.root / "objects.sqlite"
+
+    @property
+    def address(self) -> Path:
+        """Where the server listens and what it substitutes."""
+        return self.root / "server.json"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """For kubectl and the Python client."""
+        return self.root / "kubeconfig"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the living server."""
+        return self.root / "lock"
+
+    @property
+    def log(self) -> Path:
+        """The server's own output."""
+        return self.root / "server.log"
+
+    @property
+    def pods(self) -> Path:
+        """One folder per pod."""
+        return self.root / "pods"
+
+    @staticmethod
+    def write(path: Path, text: str) -> None:
+        """Atomically, readable by the owner alone."""
+        new = path.with_name(path.name + ".new")
+        new.touch(mode=0o600)
+        new.write_text(text)
+        new.replace(path)

@@ -1,0 +1,277 @@
+"""The API over HTTP: discovery, addresses, watch and logs. Loopback only."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import yaml
+from werkzeug.exceptions import HTTPException
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.wrappers import Request, Response
+
+from ops.local.kubernetes.api import Api
+from ops.local.kubernetes.errors import ApiError, bad_request
+from ops.local.kubernetes.kinds import KINDS, Kind, by_plural
+from ops.local.kubernetes.objects import Object, name_of, namespace_of
+from ops.local.kubernetes.selectors import Selection
+from ops.local.kubernetes.store import Change, Ref
+from ops.local.kubernetes.tables import as_table
+
+HOST = "127.0.0.1"
+_WATCH_LIMIT_S = 300.0
+LogReader = Callable[[Ref, dict[str, str]], Iterator[bytes]]
+NodeOperation = Callable[[str, str, Object], Object]
+
+
+def _answer(body: Any, code: int = 200) -> Response:
+    return Response(json.dumps(body), code, mimetype="application/json")
+
+
+def _is_true(text: str | None) -> bool:
+    return text in ("true", "True", "1")
+
+
+class ApiServer:
+    """Routes requests to the `Api`."""
+
+    def __init__(self, api: Api, read_log: LogReader, node_operation: NodeOperation) -> None:
+        self._api = api
+        self._read_log = read_log
+        self._node_operation = node_operation
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        """The WSGI application."""
+        request = Request(environ)
+        try:
+            response = self._route(request)
+        except ApiError as error:
+            response = _answer(error.status(), error.code)
+        except HTTPException as error:
+            response = _answer(ApiError(error.code or 500, "BadRequest", str(error)).status(), error.code or 500)
+        return response(environ, start_response)
+
+    def _route(self, request: Request) -> Response:
+        parts = [p for p in request.path.split("/") if p]
+        match parts:
+            case ["readyz" | "livez" | "healthz"]:
+                return Response("ok", mimetype="text/plain")
+            case ["version"]:
+                return _answer(self._version())
+            case ["local", "nodes", node, operation] if request.method == "POST":
+                return _answer(self._node_operation(node, operation, _body(request)))
+            case ["api"]:
+                return _answer({"kind": "APIVersions", "apiVersion": "v1", "versions": ["v1"]})
+            case ["apis"]:
+                return _answer({"kind": "APIGroupList", "apiVersion": "v1", "groups": _groups()})
+            case ["api", version, *rest]:
+                return self._resource(request, "", version, rest)
+            case ["apis", group, version, *rest]:
+                return self._resource(request, group, version, rest)
+        raise ApiError(404, "NotFound", "the server could not find the requested resource")
+
+    def _version(self) -> Object:
+        major, minor = self._api.kubernetes_version.split(".")[:2]
+        build = ("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform")
+        return {"major": major, "minor": minor, "gitVersion": f"v{major}.{minor}.0"} | dict.fromkeys(
+            build, "local"
+        )
+
+    def _resource(self, request: Request, group: str, version: str, rest: list[str]) -> Response:
+        if not rest:
+            return _answer(_resources(group, version))
+        namespace = None
+        if rest[0] == "namespaces" and len(rest) > 2 and rest[2] != "status":
+            namespace, rest = rest[1], rest[2:]
+        kind = by_plural(group, version, rest[0])
+        if kind is None:
+            raise ApiError(404, "NotFound", "the server could not find the requested resource")
+        if len(rest) == 1:
+            return self._collection(request, kind, namespace)
+        return self._object(request, Ref(kind, namespace, rest[1]), rest[2] if len(rest) > 2 else None)
+
+    def _collection(self, request: Request, kind: Kind, namespace: str | None) -> Response:
+        if request.method == "POST":
+            created = self._api.create(kind, namespace, _body(request), dry_run=_dry_run(request))
+            return _answer(created, 201)
+        selection = Selection.parse(kind, namespace, request.args)
+        if request.method == "GET" and _is_true(request.args.get("watch")):
+            return self._watch(request, selection)
+        items = self._select(selection)
+        if request.method == "GET":
+            return self._list(request, kind, items)
+        if request.method == "DELETE":
+            options = _body(request)
+            for item in items:
+                self._api.delete(Ref(kind, namespace_of(item), name_of(item)), options)
+            return self._list(request, kind, items)
+        raise ApiError(405, "MethodNotAllowed", f"{request.method} is not allowed on {kind.resource}")
+
+    def _select(self, selection: Selection) -> list[Object]:
+        objects = self._api.store.select(selection.kind, selection.namespace)
+        return sorted(
+            (o for o in objects if selection.matches(o)), key=lambda o: (namespace_of(o) or "", name_of(o))
+        )
+
+    def _list(self, request: Request, kind: Kind, items: list[Object]) -> Response:
+        version = str(self._api.store.version)
+        if _wants_table(request):
+            return _answer(as_table(kind, items, version))
+        return _answer(
+            {
+                "kind": f"{kind.kind}List",
+                "apiVersion": kind.api_version,
+                "metadata": {"resourceVersion": version},
+                "items": items,
+            }
+        )
+
+    def _object(self, request: Request, ref: Ref, subresource: str | None) -> Response:
+        if subresource is not None and subresource not in ref.kind.subresources:
+            raise ApiError(404, "NotFound", "the server could not find the requested resource")
+        if subresource == "log":
+            return Response(self._read_log(ref, dict(request.args)), mimetype="text/plain")
+        if subresource == "eviction":
+            return _answer(self._api.evict(ref, _body(request)), 201)
+        match request.method:
+            case "GET":
+                found = self._api.store.get(ref)
+                version = str(self._api.store.version)
+                return _answer(as_table(ref.kind, [found], version) if _wants_table(request) else found)
+            case "PUT":
+                return _answer(self._api.replace(ref, _body(request), subresource=subresource))
+            case "PATCH":
+                return self._patch(request, ref, subresource)
+            case "DELETE":
+                return _answer(self._api.delete(ref, _delete_options(request)))
+        raise ApiError(405, "MethodNotAllowed", f"{request.method} is not allowed on {ref.kind.resource}")
+
+    def _patch(self, request: Request, ref: Ref, subresource: str | None) -> Response:
+        body, dry_run = _body(request), _dry_run(request)
+        if request.mimetype == "application/apply-patch+yaml" and subresource is None:
+            applied, created = self._api.apply(ref, body, dry_run=dry_run)
+            return _answer(applied, 201 if created else 200)
+        return _answer(self._api.patch(ref, body, request.mimetype, subresource=subresource, dry_run=dry_run))
+
+    def _watch(self, request: Request, selection: Selection) -> Response:
+        store = self._api.store
+        since = request.args.get("resourceVersion") or "0"
+        limit_s = float(request.args.get("timeoutSeconds") or _WATCH_LIMIT_S)
+        table = _wants_table(request)
+        version = int(since)
+        if version == 0:  # "any version": the present state first, then what follows
+            with store.changed:
+                version = store.version
+                start = [
+                    Change(version, "ADDED", Ref(selection.kind, None, ""), o) for o in self._select(selection)
+                ]
+        elif version < store.oldest_version:
+            raise ApiError(410, "Expired", f"too old resource version: {since} ({store.oldest_version})")
+        else:
+            start = []
+        return Response(self._stream(selection, version, start, limit_s, table), mimetype="application/json")
+
+    def _stream(
+        self, selection: Selection, version: int, start: list[Change], limit_s: float, table: bool
+    ) -> Iterator[str]:
+        end = time.monotonic() + limit_s
+        for change in start:
+            yield _watch_line(selection.kind, change.type, change.obj, table)
+        while (left_s := end - time.monotonic()) > 0:
+            for change in self._api.store.changes_since(version, min(left_s, 1.0)):
+                version = change.version
+                if (event := selection.event(change)) is not None:
+                    yield _watch_line(selection.kind, event, change.obj, table)
+
+
+def _watch_line(kind: Kind, change_type: str, obj: Object, table: bool) -> str:
+    shown = as_table(kind, [obj], obj["metadata"]["resourceVersion"]) if table else obj
+    return json.dumps({"type": change_type, "object": shown}) + "\n"
+
+
+def _body(request: Request) -> Any:
+    raw = request.get_data()
+    if not raw:
+        return {}
+    try:
+        return json.loads(raw) if raw[:1] in b"{[" else yaml.safe_load(raw)
+    except (ValueError, yaml.YAMLError) as error:
+        raise bad_request(f"the body of the request is neither JSON nor YAML: {error}") from error
+
+
+def _delete_options(request: Request) -> Object:
+    options: Object = _body(request)
+    for name in ("propagationPolicy", "gracePeriodSeconds"):
+        if name in request.args:
+            value = request.args[name]
+            options[name] = int(value) if name == "gracePeriodSeconds" else value
+    return options
+
+
+def _dry_run(request: Request) -> bool:
+    return request.args.get("dryRun") == "All"
+
+
+def _wants_table(request: Request) -> bool:
+    return "as=Table" in request.headers.get("Accept", "")
+
+
+def _groups() -> list[Object]:
+    groups = sorted({(k.group, k.version) for k in KINDS if k.group})
+    return [
+        {
+            "name": group,
+            "versions": [{"groupVersion": f"{group}/{version}", "version": version}],
+            "preferredVersion": {"groupVersion": f"{group}/{version}", "version": version},
+        }
+        for group, version in groups
+    ]
+
+
+def _resources(group: str, version: str) -> Object:
+    kinds = [k for k in KINDS if (k.group, k.version) == (group, version)]
+    if not kinds:
+        raise ApiError(404, "NotFound", "the server could not find the requested resource")
+    resources = [r for k in kinds for r in _discovered(k)]
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": kinds[0].api_version,
+        "resources": resources,
+    }
+
+
+def _discovered(kind: Kind) -> list[Object]:
+    base: Object = {
+        "name": kind.plural,
+        "singularName": kind.kind.lower(),
+        "namespaced": kind.namespaced,
+        "kind": kind.kind,
+        "shortNames": list(kind.short_names),
+        "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+    }
+    entries = [base]
+    for sub in kind.subresources:
+        entry = {
+            "name": f"{kind.plural}/{sub}",
+            "singularName": "",
+            "namespaced": kind.namespaced,
+            "kind": kind.kind,
+        }
+        entry["verbs"] = {"log": ["get"], "eviction": ["create"]}.get(sub, ["get", "patch", "update"])
+        if sub == "eviction":  # kubectl drain looks for exactly this before it uses the eviction API
+            entry |= {"kind": "Eviction", "group": "policy", "version": "v1"}
+        entries.append(entry)
+    return entries
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Requests are not logged: controllers and watches would fill the disk."""
+
+
+def listen(application: ApiServer, port: int) -> BaseWSGIServer:
+    """A threaded server on the loopback address; port 0 takes a free one."""
+    return make_server(HOST, port, application, threaded=True, request_handler=_QuietHandler)

@@ -1,0 +1,1 @@
+"""Nodes that run pods as processes of this machine."""
