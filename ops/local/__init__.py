@@ -1,0 +1,1 @@
+"""The emulated AWS, Kubernetes and nodes behind `--local`."""
