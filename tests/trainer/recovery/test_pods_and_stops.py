@@ -1,0 +1,108 @@
+"""Faults of pods and of the control pod, and stops that are planned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pods
+import psutil
+import pytest
+from small_jobs import STEPS, StartJob, config, ended_well
+
+pytestmark = pytest.mark.integration
+
+
+def at_step(number: int) -> Any:
+    """Some rank has done step `number`."""
+
+    def happened(records: list[Mapping[str, Any]]) -> bool:
+        return any(record["event"] == "step" and record["step"] >= number for record in records)
+
+    return happened
+
+
+def test_sigterm_to_one_pod_stops_all_with_their_state_saved(start: StartJob, undisturbed: dict[str, Any]) -> None:
+    job = start()
+    job.until(at_step(12), 60)
+    pods.terminate(job, "pod-1")
+    codes = job.wait(8)
+    assert codes["pod-0"] == codes["pod-1"] == 92, job.logs()
+    stopped = {record["step"] for record in job.records("planned_stop")}
+    assert len(stopped) == 1
+    terminate_control(job)
+    job.start()  # the Job, resumed
+    ended_well(job, undisturbed)
+    assert max(record["step"] for record in job.records("restored")) == stopped.pop(), "the stop lost steps"
+
+
+def terminate_control(job: pods.Job) -> None:
+    pods.terminate(job, "control")
+    assert job.processes["control"].wait(15) == 92
+
+
+def test_the_capacity_blocks_end_stops_the_run(start: StartJob) -> None:
+    job = start(environment={"STEADFAST_STOP_AT": str(time.time() + 6)})
+    codes = job.wait(60)
+    assert codes["pod-0"] == codes["pod-1"] == 92, job.logs()
+    assert {"Capacity Block" in record["reason"] for record in job.records("planned_stop")} == {True}
+
+
+@pytest.mark.parametrize("how", ["store", "pod"])
+def test_the_store_may_be_lost(start: StartJob, undisturbed: dict[str, Any], how: str) -> None:
+    """The same training pods go on: the Job's failure count stays as it is."""
+    job = start()
+    job.until(at_step(12), 60)
+    lost_s = time.monotonic()
+    if how == "store":
+        (store,) = psutil.Process(job.processes["control"].pid).children()
+        store.kill()
+    else:
+        job.kill_pod("control")
+        job.start_control()
+    ended_well(job, undisturbed)
+    again_s = min(r["mono_s"] for r in job.records("step") if r["attempt"] > 1)
+    assert again_s - lost_s <= 15
+    assert len(job.records("gang_restart")) >= 2
+
+
+def test_a_spare_takes_over_from_a_node_that_is_gone(start: StartJob, undisturbed: dict[str, Any]) -> None:
+    job = start(spares=1)
+    job.until(at_step(12), 60)
+    victim = next(r["pod"] for r in job.records("step") if r["rank"] == 0).removeprefix("test-1-")
+    lost_s = time.monotonic()
+    job.kill_pod(victim)
+    codes = job.wait(120)
+    assert sorted(code for name, code in codes.items() if name != victim) == [0, 0, 0], job.logs()
+    assert job.completion() == undisturbed
+    again_s = min(r["mono_s"] for r in job.records("step") if r["attempt"] > 1)
+    assert again_s - lost_s <= 25
+
+
+def test_without_a_spare_the_replaced_pod_joins(start: StartJob, undisturbed: dict[str, Any]) -> None:
+    job = start()
+    job.until(at_step(12), 60)
+    job.kill_pod("pod-0")
+    time.sleep(2)
+    job.start_pod(0)
+    ended_well(job, undisturbed)
+
+
+def test_a_resumed_run_may_be_extended(start: StartJob) -> None:
+    job = start(config(loop={"steps": 20}))
+    assert set(job.wait(90).values()) == {0}, job.logs()
+    job.config = config(loop={"steps": STEPS})
+    job.__post_init__()
+    job.start()
+    assert set(job.wait(90).values()) == {0}, job.logs()
+    assert job.completion()["step"] == STEPS
+
+
+def test_another_configuration_is_refused(start: StartJob) -> None:
+    job = start(config(loop={"steps": 5}))
+    assert set(job.wait(90).values()) == {0}, job.logs()
+    job.config = config(loop={"steps": 9}, optimizer={"lr": 1e-5}, recovery={"gang_restarts": 1})
+    job.__post_init__()
+    job.start()
+    job.until(lambda _: "optimizer.lr" in job.logs(), 60)
