@@ -7,13 +7,12 @@ from typing import Any
 
 from environments.environment import Environment
 from environments.instance_types import HUGE_PAGES_POD_MIB, InstanceType
+from environments.rules.training import STATE_BYTES_PER_PARAM
 from trainer.config import ModelConfig, TrainConfig
 
 GIB = 1024**3
 MIB = 1024**2
 
-STATE_BYTES_PER_PARAM = 12
-"""fp32 parameter and AdamW's two fp32 moments; what a checkpoint holds."""
 ARENA_SLACK = 1.05
 """Uneven shards, alignment, tensors that are replicated, and the file's own index."""
 ARENA_FIXED_BYTES = 16 * MIB
@@ -88,14 +87,6 @@ def fitting_pod_memory(environment: Environment) -> PodMemory:
             f"workers (data.num_workers)"
         )
     return memory
-
-
-def emergency_save_s(environment: Environment) -> float:
-    """Seconds to write all ranks' state, at half of what the file system is sold for: others use it too."""
-    state = state_bytes_per_rank(environment.training.model, environment.world_size) * environment.world_size
-    tib = environment.file_system.size_gib / 1024
-    bytes_per_s = tib * environment.file_system.throughput_mbps_per_tib * 1e6
-    return 2 * state / bytes_per_s
 
 
 def training_resources(environment: Environment, memory: PodMemory) -> dict[str, Any]:

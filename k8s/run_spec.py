@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from environments.environment import ZONE_UNKNOWN, Environment
-from k8s.launcher_command import term_timeout_s
+from environments.environment import Environment
+from environments.rules import not_ready
 from k8s.names import DNS_LABEL_LIMIT, JOB_NAME_LIMIT, control_name, pod_labels
-from k8s.resources import emergency_save_s
 from trainer.config import TrainConfig
 from trainer.faults.schema import Fault
 
-LAST_STEP_S = 20.0
-"""For the step that is running when the signal comes."""
 RUN_NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 DIGEST = re.compile(r"^[^\s@]+@sha256:[0-9a-f]{64}$")
 
@@ -67,7 +64,7 @@ def check_run(environment: Environment, run: RunSpec) -> None:
         *_name_problems(environment, run),
         *_image_problems(run),
         *_fault_problems(environment, run),
-        *_environment_problems(environment),
+        *(str(problem) for problem in not_ready(environment)),
     ]
     if run.steps is not None and run.steps < 1:
         problems.append(f"steps: {run.steps} is below 1")
@@ -92,21 +89,6 @@ def _name_problems(environment: Environment, run: RunSpec) -> list[str]:
         problems.append(
             f"run: {run.name!r} is {-room} characters too long; the Job, its pods' host names and the control "
             f"pod's Service carry it and must stay within {DNS_LABEL_LIMIT}"
-        )
-    return problems
-
-
-def _environment_problems(environment: Environment) -> list[str]:
-    problems = []
-    if environment.availability_zone == ZONE_UNKNOWN:
-        problems.append("availability_zone: still to come from the reservation; run `steadfast check --write`")
-    recovery = environment.training.recovery
-    needed_s = emergency_save_s(environment) + LAST_STEP_S
-    if term_timeout_s(recovery) < needed_s:
-        problems.append(
-            f"training.recovery.termination_grace_s: {recovery.termination_grace_s:g} leaves ranks "
-            f"{term_timeout_s(recovery):.0f} s, and the last step and save take up to {needed_s:.0f} s; raise it, or "
-            f"the file system's throughput"
         )
     return problems
 
