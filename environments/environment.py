@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from environments.files import read
 from environments.instance_types import INSTANCE_TYPES, InstanceType, Layout
-from environments.problems import InvalidEnvironmentError, Problem, from_pydantic
+from environments.problems import InvalidEnvironmentError, Problem, RefusedError, from_pydantic, text
 from environments.rules import problems_of
 from environments.sections import (
     Access,
@@ -31,7 +32,10 @@ from trainer.config import Settings, TrainConfig
 __all__ = ["Environment", "InvalidEnvironmentError", "find", "load", "names", "parse"]
 
 FOLDER = Path(__file__).parent
-Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
+Name = Annotated[
+    str,
+    text(r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$", "up to 30 lower-case letters, digits and dashes, a letter first"),
+]
 
 
 class Environment(Settings):
@@ -39,11 +43,14 @@ class Environment(Settings):
 
     name: Name
     """At most 30 characters: it begins the name of everything in the account."""
-    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
-    availability_zone: Annotated[str, Field(pattern=r"^([a-z]{2}(-[a-z]+)+-\d[a-z]|from-reservation)$")]
+    region: Annotated[str, text(r"^[a-z]{2}(-[a-z]+)+-\d$", "an AWS region such as us-east-1")]
+    availability_zone: Annotated[
+        str,
+        text(r"^([a-z]{2}(-[a-z]+)+-\d[a-z]|from-reservation)$", "a zone such as us-east-1a, or from-reservation"),
+    ]
     """Of GPU nodes, file system and control pods. `from-reservation` until `check --write` has asked EC2; then
     it never changes: another zone is another environment (`clone`)."""
-    account: Annotated[str, Field(pattern=r"^\d{12}$")] | None = None
+    account: Annotated[str, text(r"^\d{12}$", "twelve digits, in quotes")] | None = None
     """In quotes. None: the account of whoever deploys."""
     profile: str | None = None
     """Of the AWS configuration file."""
@@ -55,15 +62,23 @@ class Environment(Settings):
     spares: Annotated[int, Field(ge=0)] = 0
     """Nodes that wait for one to fail."""
     capacity: Capacity = OnDemand()
-    kubernetes_version: Annotated[str, Field(pattern=r"^1\.\d\d$")] = "1.35"
+    kubernetes_version: Annotated[str, text(r"^1\.\d\d$", "a minor version in quotes, such as '1.35'")] = "1.35"
     """In quotes. 1.36 nodes run kernel 6.18, for which Lustre support is not settled."""
     endpoint: Literal["public", "private", "cidr"] = "public"
     """Of the Kubernetes API: open to all addresses, none, or `endpoint_cidrs`; always behind IAM."""
     endpoint_cidrs: tuple[Cidr, ...] = ()
     plugins: Literal["by-stack", "by-cli"] = "by-stack"
     """Who applies device plugins and volumes: the cluster stack's Lambda, or `steadfast deploy`."""
-    namespace: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")] = "training"
-    image: Annotated[str, Field(pattern=r"^[^\s@:]+(:\d+/[^\s@:]+)?@sha256:[0-9a-f]{64}$")] | None = None
+    namespace: Annotated[
+        str, text(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", "lower-case letters, digits and dashes")
+    ] = "training"
+    image: (
+        Annotated[
+            str,
+            text(r"^[^\s@:]+(:\d+/[^\s@:]+)?@sha256:[0-9a-f]{64}$", "repository@sha256:… (a digest, never a tag)"),
+        ]
+        | None
+    ) = None
     """`repository@sha256:…`; `image push` writes it."""
     network: Network = Network()
     system_nodes: SystemNodes = SystemNodes()
@@ -72,7 +87,9 @@ class Environment(Settings):
     access: Access = Access()
     security: Security = Security()
     logs: Logs = Logs()
-    secrets: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9/_+=.@-]+$", max_length=512)], ...] = ()
+    secrets: tuple[
+        Annotated[str, text(r"^[A-Za-z0-9/_+=.@-]+$", "a secret's name in Secrets Manager", max_length=512)], ...
+    ] = ()
     """Names in Secrets Manager, mounted as files into training pods; we never read them."""
     permissions_boundary: PolicyArn | None = None
     """Put on every role that we make."""
@@ -88,9 +105,10 @@ class Environment(Settings):
     @classmethod
     def _instance_type_known(cls, value: str) -> str:
         if value not in INSTANCE_TYPES:
-            raise ValueError(
-                f"{value!r} is not in the instance table, which has {', '.join(sorted(INSTANCE_TYPES))}"
-            )
+            close = difflib.get_close_matches(value, INSTANCE_TYPES, n=1)
+            known = f"one of {', '.join(INSTANCE_TYPES)}"
+            fix = f"did you mean {close[0]!r}?" if close else "choose one"
+            raise RefusedError(f"{value!r} is not in the instance table", known, fix)
         return value
 
     @property
@@ -170,13 +188,17 @@ def parse(data: Any, source: str) -> Environment:
     return environment
 
 
+_STAND_INS: dict[str, Any] = {"name": "unnamed", "nodes": 1}
+_DEPENDS_ON_NODES = frozenset({"training", "network", "access", "capacity"})
+
+
 def _rules_of_the_rest(data: Any, error: ValidationError) -> list[Problem]:
-    """Problems by rule in what is left when the misshapen fields take their defaults, where that is possible."""
+    """Problems by rule in what is left when misshapen fields take their defaults, where that is possible."""
     bad = {str(item["loc"][0]) for item in error.errors() if item["loc"]}
-    if not isinstance(data, dict):
-        return []
+    stand_ins = {key: value for key, value in _STAND_INS.items() if key in bad}
+    silent = bad | (_DEPENDS_ON_NODES if "nodes" in bad else set())
     try:
-        rest = Environment.model_validate({key: value for key, value in data.items() if key not in bad})
+        rest = Environment.model_validate({key: data[key] for key in data if key not in bad} | stand_ins)
     except ValidationError:
         return []
-    return [problem for problem in problems_of(rest) if problem.field.split(".")[0] not in bad]
+    return [problem for problem in problems_of(rest) if problem.field.split(".")[0] not in silent]

@@ -6,12 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
+from environments.problems import text
 from trainer.config import Settings
 
-ReservationId = Annotated[str, Field(pattern=r"^cr-[0-9a-f]{8,17}$")]
-RoleArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+$")]
-PolicyArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:policy/[\w+=,.@/-]+$")]
-Cidr = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
+ReservationId = Annotated[str, text(r"^cr-[0-9a-f]{8,17}$", "a reservation's id: cr- and hexadecimal digits")]
+RoleArn = Annotated[
+    str, text(r"^arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+$", "an IAM role's ARN, not a user's or a session's")
+]
+PolicyArn = Annotated[str, text(r"^arn:aws[a-z-]*:iam::\d{12}:policy/[\w+=,.@/-]+$", "an IAM policy's ARN")]
+Cidr = Annotated[str, text(r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$", "an IPv4 network such as 10.0.0.0/16")]
 Events = Literal["NEW", "CHANGED", "DELETED"]
 
 
@@ -65,11 +68,11 @@ class SystemNodes(Settings):
 class Association(Settings):
     """A directory of the file system that FSx keeps in step with a prefix of a bucket."""
 
-    path: Annotated[str, Field(pattern=r"^/[\w./-]*$")]
+    path: Annotated[str, text(r"^/[\w./-]*$", "an absolute path on the file system")]
     """On the file system: `/data`."""
     bucket: str | None = None
     """None: the environment's archive."""
-    prefix: Annotated[str, Field(pattern=r"^[\w./-]*$")]
+    prefix: Annotated[str, text(r"^[\w./-]*$", "letters, digits and _ . / -")]
     """In the bucket, below the archive's prefix if it is the archive."""
     imports: tuple[Events, ...] = ()
     """Changes in the bucket that appear on the file system."""
@@ -98,12 +101,14 @@ class FileSystem(Settings):
 class Archive(Settings):
     """The bucket and the registry that outlive the environment."""
 
-    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] | None = None
+    bucket: Annotated[str, text(r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", "a bucket's name")] | None = None
     """None: `<name>-archive-<account>-<region>`."""
-    prefix: Annotated[str, Field(pattern=r"^[\w-]+(/[\w-]+)*$")] = "steadfast"
+    prefix: Annotated[str, text(r"^[\w-]+(/[\w-]+)*$", "words joined by single slashes")] = "steadfast"
     adopt: bool = False
     """The bucket exists, from an earlier life or made by others: use it and leave it as it is."""
-    repository: Annotated[str, Field(pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$")] | None = None
+    repository: (
+        Annotated[str, text(r"^[a-z0-9]+([._/-][a-z0-9]+)*$", "lower-case words joined by one of . _ / -")] | None
+    ) = None
     """The image registry's repository. None: `<name>/trainer`."""
     adopt_repository: bool = False
     codebuild: bool = False

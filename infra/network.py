@@ -7,12 +7,8 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from environments.environment import Environment
+from environments.rules.network import endpoint_services
 from infra.naming import log_group, pin, subnet_masks
-
-INTERFACE_ENDPOINTS = (
-    "ecr.api", "ecr.dkr", "ec2", "eks", "eks-auth", "sts", "logs", "monitoring", "fsx", "autoscaling",
-)  # fmt: skip
-"""What nodes, add-ons and the run namespace call when there is no other way out."""
 
 
 class Network(Construct):
@@ -111,9 +107,6 @@ class Network(Construct):
         self.vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3)
         if self._env.network.egress == "nat":
             return
-        services = [*INTERFACE_ENDPOINTS, *(["secretsmanager"] if self._env.secrets else [])]
-        if self._env.plugins == "by-stack" and self._env.endpoint != "public":
-            services.append("lambda")
         group = ec2.SecurityGroup(
             self,
             "Endpoints",
@@ -122,7 +115,7 @@ class Network(Construct):
             allow_all_outbound=False,
         )
         group.add_ingress_rule(ec2.Peer.ipv4(self._env.network.cidr), ec2.Port.tcp(443), "HTTPS from the VPC")
-        for service in services:
+        for service in endpoint_services(self._env):
             self.vpc.add_interface_endpoint(
                 f"Endpoint-{service}",
                 service=ec2.InterfaceVpcEndpointService(f"com.amazonaws.{self._env.region}.{service}", 443),

@@ -67,7 +67,7 @@ def block_holds_the_nodes(env: Environment) -> Iterator[Problem]:
     if env.capacity_block and total > _BLOCK_INSTANCES:
         yield Problem(
             "nodes",
-            f"{env.nodes} and {env.spares} spares are {total}",
+            f"{env.nodes} and {env.spares} under spares make {total}",
             f"{_BLOCK_INSTANCES} in one Capacity Block",
             "take fewer nodes, or an On-Demand Capacity Reservation",
             "EC2 guide, Capacity Blocks",
@@ -80,7 +80,7 @@ def group_holds_the_nodes(env: Environment) -> Iterator[Problem]:
     if total > _GROUP_NODES:
         yield Problem(
             "nodes",
-            f"{env.nodes} and {env.spares} spares are {total}",
+            f"{env.nodes} and {env.spares} under spares make {total}",
             f"{_GROUP_NODES} in one managed node group",
             "take fewer nodes",
             "EKS service quotas",

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 _AWS_TAKES = 5
 _CONTROL_PLANE = 16
 """Addresses a subnet that EKS recommends to keep free for its control plane and its upgrades."""
-_ENDPOINTS = 14
+_INTERFACE_ENDPOINTS = (
+    "ecr.api", "ecr.dkr", "ec2", "eks", "eks-auth", "sts", "logs", "monitoring", "fsx", "autoscaling",
+)  # fmt: skip
+"""What nodes, add-ons and pods call; S3 has a gateway endpoint, which costs neither money nor addresses."""
 _SYSTEM_NODE = 30
 """Two interfaces of a small instance, as the CNI keeps one in reserve."""
 _VPC_PREFIXES = range(16, 27)
@@ -50,14 +53,22 @@ def subnet_holds_everything(env: Environment) -> Iterator[Problem]:
     need = addresses_needed(env)
     if prefix in _VPC_PREFIXES and need > room:
         smallest = 30 - (need + _AWS_TAKES - 1).bit_length()
+        fits = smallest >= _VPC_PREFIXES.start
         yield Problem(
             "network.cidr",
             f"{env.network.cidr} gives {room} addresses to the GPU subnet, a quarter of the network; "
             f"{env.nodes + env.spares} GPU nodes, their pods and the file system take {need}",
-            f"/{smallest} or larger",
-            "widen it now: the network cannot be changed under an environment",
+            f"/{smallest} or larger" if fits else "a VPC has at most 65536 addresses",
+            "widen it now: the network cannot be changed under an environment" if fits else "take fewer nodes",
             "fsx-csi#433",
         )
+
+
+def endpoint_services(env: Environment) -> list[str]:
+    """AWS services that an environment without NAT reaches by interface endpoints."""
+    secrets = ["secretsmanager"] if env.secrets else []
+    provider_in_vpc = env.plugins == "by-stack" and env.endpoint != "public"
+    return [*_INTERFACE_ENDPOINTS, *secrets, *(["lambda"] if provider_in_vpc else [])]
 
 
 def addresses_needed(env: Environment) -> int:
@@ -71,7 +82,7 @@ def addresses_needed(env: Environment) -> int:
     filled = min(2, 1 + instance.interfaces_on_card_0 - taken)
     gpu_nodes = (env.nodes + env.spares) * filled * instance.addresses_per_interface
     system_nodes = (env.system_nodes.nodes + 1) * _SYSTEM_NODE
-    endpoints = _ENDPOINTS if env.network.egress == "endpoints" else 1
+    endpoints = len(endpoint_services(env)) if env.network.egress == "endpoints" else 1
     return gpu_nodes + system_nodes + endpoints + _CONTROL_PLANE + lustre_servers(env.file_system)
 
 

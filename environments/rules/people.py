@@ -50,7 +50,7 @@ def quota_lets_a_run_start(env: Environment) -> Iterator[Problem]:
     if gpus is not None and gpus < needed:
         yield Problem(
             "access.quota.gpus",
-            f"{gpus} is less than the {needed} of one run on {env.nodes} nodes and {env.spares} spares",
+            f"{gpus} is less than the {needed} that one run asks for, with its spares",
             f"{needed} or more",
             "raise it, or remove it",
             "Kubernetes resource quotas",

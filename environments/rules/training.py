@@ -26,10 +26,10 @@ def batch_divides(env: Environment) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem(
             "training.data.global_batch_size",
-            str(error),
-            f"a multiple of {env.world_size}",
-            "change it, or nodes",
-            "the batch is a function of the step",
+            str(error).split(";")[0],
+            f"a batch that {env.world_size} ranks share in whole micro batches",
+            "change it, nodes, or training.loop.micro_batch_size",
+            "verl#7401",
         )
 
 
@@ -57,7 +57,7 @@ def snapshots_fit_the_hosts(env: Environment) -> Iterator[Problem]:
         yield Problem(
             "training.checkpoint.host_slots",
             f"{checkpoint.host_slots} snapshots of {state:.0f} GiB a node do not fit",
-            f"{room:.0f} GiB: {checkpoint.max_host_fraction:.0%} of an {env.instance_type}'s memory",
+            f"{room:.0f} GiB: {checkpoint.max_host_fraction:.0%} of the memory of {env.instance_type}",
             "use host_slots: 1, raise max_host_fraction, or take more nodes",
             "nccl#525",
         )
