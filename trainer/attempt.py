@@ -6,7 +6,9 @@ import logging
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -16,11 +18,13 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from trainer import data, model, state, step
-from trainer.checkpoint import SavesFailing
+from trainer.checkpoint import SavesFailingError
+from trainer.checkpoint.decisions import Action
 from trainer.events import Event
 from trainer.exit_codes import ExitCode
 from trainer.faults.inject import Hooks
 from trainer.faults.schema import Phase
+from trainer.faults.storage import break_storage
 from trainer.process import Ended, Process
 from trainer.resilience import control, pace, progress
 from trainer.resilience.heartbeat import Heartbeat
@@ -38,20 +42,23 @@ class Attempt:
     def __init__(self, process: Process, iteration: int) -> None:
         self.process, self.config, self.engine = process, process.config, process.engine
         self.ledger = process.ledger
+        self.ledger.bind(attempt=None)
         started_s = time.monotonic()
         self.control = control.join(iteration=iteration, timeouts=process.timeouts, device=process.device)
         self.ledger.write(Event.GROUP_READY, duration_s=time.monotonic() - started_s)
         self.heartbeat = Heartbeat()
         self.state = self._build()
         process.strike(Phase.LOAD)
-        restored = self.engine.open(self.control, self.state)
+        layer = "in_process" if iteration else "launcher"
+        restored = self.engine.open(self.control, self.state, layer=layer)
         process.attempt = restored.attempt
         self.ledger.bind(attempt=restored.attempt)
         self._refuse_loop(restored.step)
         self.first_step = restored.step + 1
         self.stepper = step.Stepper(self.config, self.state, process.device)
-        process.hooks = Hooks(poison=self._poison, break_storage=self.engine.break_storage)
+        process.hooks = Hooks(poison=self._poison, break_storage=partial(break_storage, process.context.paths))
         self._last: step.StepRecord | None = None
+        self._stop_reason = ""
         recovery = self.config.recovery
         self._watch = pace.Stopwatch(self.state.model.blocks, process.device)
         self._pace = pace.Pace(
@@ -113,18 +120,16 @@ class Attempt:
         self.process.strike(Phase.STEP, number)
         self.process.stop_if_due()
         self._watch.pause()
-        self.engine.decide(number)
+        decision = self.engine.decide(number)
+        if decision.action is Action.STOP:
+            self._stop_reason = decision.reason
 
     def end(self, number: int) -> None:
         """After a step: save if that was decided, and write what is known of the steps before."""
         before_s = time.monotonic()
         self.process.strike(Phase.SAVE, number)
-        try:
+        with self._ending_if_saves_fail(number):
             self.engine.after_step(number)
-        except SavesFailing as error:
-            self.process.verdict(ExitCode.SAVES_FAIL, str(error), number)
-            self.heartbeat.end_job(str(error))
-            raise SystemExit(ExitCode.SAVES_FAIL) from error
         self.stepper.ended(blocked_s=time.monotonic() - before_s, saving=self.engine.saving)
         self._record(keep=1)
         for slow in self._pace.after_step(number):
@@ -177,10 +182,9 @@ class Attempt:
 
     def stopped(self, number: int) -> Ended:
         """A planned stop: the state of this step is saved and committed before anyone leaves."""
-        reason = self.engine.stop_reason() or "asked to stop"
         self._close(number)
-        self.ledger.write(Event.PLANNED_STOP, step=number, reason=reason)
-        return Ended(ExitCode.PLANNED_STOP, number, reason)
+        self.ledger.write(Event.PLANNED_STOP, step=number, reason=self._stop_reason)
+        return Ended(ExitCode.PLANNED_STOP, number, self._stop_reason)
 
     def finished(self, number: int) -> Ended:
         """The target: last generation committed, final figures, then the completion record."""
@@ -202,8 +206,18 @@ class Attempt:
 
     def _close(self, number: int) -> None:
         self._record(keep=0)
-        with self.process.unwatched():
+        with self.process.unwatched(), self._ending_if_saves_fail(number):
             self.engine.finish(number)
+
+    @contextmanager
+    def _ending_if_saves_fail(self, number: int) -> Iterator[None]:
+        """Training on without saves only grows what a fault loses: the job ends with 90."""
+        try:
+            yield
+        except SavesFailingError as error:
+            self.process.verdict(ExitCode.SAVES_FAIL, str(error), number)
+            self.heartbeat.end_job(str(error))
+            raise SystemExit(ExitCode.SAVES_FAIL) from error
 
     def _mean_last_loss(self) -> float | None:
         if self._last is None:  # nothing left to do: resumed at the target

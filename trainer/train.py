@@ -5,6 +5,7 @@ Run by ft_launcher, one process per GPU: `python -m trainer.train`.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from trainer.attempt import Attempt
@@ -51,4 +52,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Groups that were aborted in this process still own running threads; the interpreter's teardown would
+    # destroy them and abort a rank that has ended well ("terminate called without an active exception").
+    os._exit(code)

@@ -25,6 +25,7 @@ import psutil
 
 from environments.environment import Environment
 from k8s.launcher_command import control_command, launcher_command
+from k8s.network_environment import IN_PROCESS
 from trainer.config import TrainConfig
 from trainer.events import read_ledger
 from trainer.faults.schema import Fault, dump_faults
@@ -98,6 +99,7 @@ class Job:
             "STEADFAST_FAULTS": dump_faults(list(self.faults)),
             "TMPDIR": str(scratch),
             "OMP_NUM_THREADS": "1",
+            **(IN_PROCESS if self.config.recovery.in_process else {}),
             "PYTHONPATH": os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             **more,
             **self.environment,

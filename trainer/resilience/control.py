@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 from trainer.resilience.timeouts import Timeouts
 
 
-@dataclass(frozen=True)
+@dataclass
 class Control:
     """What ranks of one attempt agree over (`trainer.checkpoint.Control`)."""
 
