@@ -85,7 +85,7 @@ class PodFiles:
 
     def _empty_dir(self, name: str, source: Object) -> Path:
         if source.get("medium") != "Memory":
-            folder = self.root / "volumes" / name
+            folder = self.temporary / name  # pods set TMPDIR to one of these, and sockets are made in it
             folder.mkdir(parents=True, exist_ok=True)
             return folder
         folder = self.shared_memory / name
