@@ -105,7 +105,8 @@ def _record(row: Mapping[str, Any], shifts: Mapping[str, float]) -> Record:
     shift_s = shifts[str(row.get("boot"))]
     return Record(
         event=Event(row["event"]),
-        t=float(row["mono_s"]) + shift_s,
+        # What trainer.launch reads from ft_launcher's log happened a little before it was read.
+        t=float(row.get("at_wall_s") or float(row["mono_s"]) + shift_s),
         shift_s=shift_s,
         rank=row.get("rank"),
         attempt=row.get("attempt"),

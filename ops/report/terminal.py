@@ -19,6 +19,11 @@ def print_summary(console: Console, summary: Summary) -> None:
     console.print(_table("Where the time went", None, bucket_rows(summary)))
 
 
+def print_rows(console: Console, title: str, header: Row, rows: list[Row]) -> None:
+    """Any table."""
+    console.print(_table(title, header, rows))
+
+
 def _table(title: str, header: Row | None, rows: list[Row]) -> Table:
     table = Table(
         title=escape(title), title_justify="left", show_header=header is not None, box=None, padding=(0, 2, 0, 0)

@@ -1,0 +1,133 @@
+"""From a plan to a finished run with its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from k8s.names import control_name
+from ops.cluster import Cluster, is_ready, submission_of
+from ops.console import Output
+from ops.errors import InvalidInputError, RefusedError, RunFailedError
+from ops.follow import End, Outcome, follow, outcome_of
+from ops.report.reference import ReferenceTime
+from ops.report.run_directory import Run, load_run, write_report
+from ops.report.summary import EmptyLedgerError, Summary
+from ops.report.terminal import print_summary
+from ops.runs import keep_report
+from ops.submit import Plan, Request, plan
+from ops.world import World
+
+Notes = Callable[[], Iterator[str]]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended, with its figures if it got as far as having any."""
+
+    run: str
+    outcome: Outcome
+    summary: Summary | None
+    reports: Path | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For --json."""
+        summary = self.summary.model_dump(mode="json", by_alias=True) if self.summary else None
+        reports = str(self.reports) if self.reports else None
+        return {"run": self.run, "end": self.outcome.end, "reason": self.outcome.reason, "report": reports,
+                "summary": summary}  # fmt: skip
+
+    def raise_if_failed(self) -> None:
+        """Raises RunFailedError unless the target was reached."""
+        if self.outcome.end is not End.REACHED:
+            raise RunFailedError(f"run {self.run} {self.outcome.end}: {self.outcome.reason}")
+
+
+def submit_run(world: World, request: Request, t_ref: ReferenceTime | None = None) -> Plan:
+    """Validate, then create or go on. Raises InvalidInputError with every problem, RefusedError, ApiException."""
+    planned = plan(world.call.environment, request, world.existing(request.run))
+    _refuse_if_under_way(world.cluster, request.run)
+    _refuse_without_nodes(world)
+    _remove_older(world.cluster, request.run)
+    world.runs.write_run_json(
+        request.run, {**(world.runs.run_json(request.run) or {}), **planned.run_json(t_ref, world.facts)}
+    )
+    world.cluster.create_all(planned.manifests)
+    return planned
+
+
+def _refuse_if_under_way(cluster: Cluster, run: str) -> None:
+    for job in cluster.jobs(run):
+        if outcome_of(job) is None:
+            raise RefusedError(
+                f"run {run} is under way as Job {job.metadata.name}",
+                fix=f"`steadfast stop ENV --run {run}` saves and stops it; then --resume",
+            )
+
+
+def _refuse_without_nodes(world: World) -> None:
+    environment = world.call.environment
+    ready = sum(1 for node in world.cluster.gpu_nodes() if is_ready(node))
+    if ready < environment.nodes:
+        raise RefusedError(
+            f"{ready} GPU nodes are ready and the Job needs {environment.nodes}",
+            fix=f"`steadfast scale {environment.name} {environment.nodes + environment.spares}`",
+        )
+
+
+def _remove_older(cluster: Cluster, run: str) -> None:
+    for job in cluster.jobs(run):
+        cluster.delete_submission(run, submission_of(job))
+        cluster.wait_gone(job.metadata.name)
+    for job in cluster.jobs(run, role="control"):
+        cluster.wait_gone(job.metadata.name)
+
+
+def finish(world: World, planned: Plan, notes: Notes | None = None) -> Finished:
+    """Follow the run to its end, write its report and keep a copy; does not judge the end."""
+    spec, output = planned.spec, world.call.output
+    outcome = follow(world.cluster, spec.job_name, planned.training.loop.steps, output, notes)
+    if outcome.end in (End.REACHED, End.FAILED):  # the Job stays, for `status` and `logs`
+        world.cluster.delete_submission(spec.name, spec.submission, keep_job=True)
+    try:
+        summary, reports = keep_summary(load_run(world.runs.fetch(spec.name)), world.reports(spec.name))
+    except EmptyLedgerError:
+        return Finished(spec.name, outcome, None, None)
+    return Finished(spec.name, outcome, summary, reports)
+
+
+def keep_summary(run: Run, folder: Path) -> tuple[Summary, Path]:
+    """Write the run's report, and a copy of it into `folder`. Raises EmptyLedgerError."""
+    summary = write_report(run)
+    return summary, keep_report(run.paths.root, folder)
+
+
+def show(output: Output, finished: Finished) -> None:
+    """The tables, and where the report is."""
+
+    def words(console: Any) -> None:
+        if finished.summary:
+            print_summary(console, finished.summary)
+        console.print(f"{finished.run}: {finished.outcome.end}" + (
+            f"; report in {finished.reports}" if finished.reports else ""
+        ))  # fmt: skip
+
+    output.result(finished.as_dict(), words)
+
+
+def stop_run(cluster: Cluster, run: str) -> str:
+    """Suspend the run's Job: all ranks save and leave. Returns the Job's name; raises InvalidInputError."""
+    jobs = cluster.jobs(run)
+    if not jobs or outcome_of(jobs[-1]) is not None:
+        raise InvalidInputError(f"run {run} is not under way", fix="`steadfast list ENV` shows the runs")
+    name: str = jobs[-1].metadata.name
+    cluster.suspend(name, suspended=True)
+    return name
+
+
+def release_control(cluster: Cluster, job: str) -> None:
+    """The control pod of a stopped run has nothing to do."""
+    if cluster.job(control_name(job)) is not None:
+        cluster.suspend(control_name(job), suspended=True)
