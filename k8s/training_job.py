@@ -10,6 +10,7 @@ from environments.environment import Environment
 from k8s.containers import (
     TERMINATION_LOG,
     file_system_volume,
+    from_field,
     mounts,
     plain,
     pod_variables,
@@ -24,6 +25,7 @@ from k8s.fault_injection import fault_variables
 from k8s.launcher_command import launcher_command
 from k8s.manifest import Manifest, chart_of
 from k8s.names import (
+    INDEX_ANNOTATION,
     JOB_NAME_LABEL,
     PRIORITY_CLASS,
     RENDEZVOUS_PORT,
@@ -160,6 +162,9 @@ def container_variables(environment: Environment, run: RunSpec) -> list[dict[str
         *pod_variables(),
         *run_variables(run.name, run.submission),
         variable("STEADFAST_STORE_ENDPOINT", endpoint),
+        # NVRx orders nodes by it. Without it they are ordered by address, and one replaced pod with a new
+        # address changes everybody's rank; then nobody's snapshot in memory is of any use.
+        from_field("GROUP_RANK", f"metadata.annotations['{INDEX_ANNOTATION}']"),
         *stop_variables(environment),
         *plain({**network_environment(environment), "OMP_NUM_THREADS": "1"}),
         variable("STEADFAST_CONFIG", run.training(environment).model_dump_json()),

@@ -18,7 +18,13 @@ from trainer.paths import PodContext
 
 pytestmark = pytest.mark.unit
 Documents = dict[str, dict[str, Any]]
-FROM_FIELDS = {"POD_NAME": "pretrain-1-0-x", "POD_UID": "u", "POD_IP": "10.0.0.7", "NODE_NAME": "node-a"}
+FROM_FIELDS = {
+    "POD_NAME": "pretrain-1-0-x",
+    "POD_UID": "u",
+    "POD_IP": "10.0.0.7",
+    "NODE_NAME": "node-a",
+    "GROUP_RANK": "0",
+}
 
 
 def by_name(environment: Environment, run: RunSpec) -> Documents:
@@ -113,6 +119,12 @@ def test_arguments_refer_only_to_variables_that_exist(training: Documents) -> No
         known = variables(training[name])
         used = {found for item in container(training[name])["args"] for found in re.findall(r"\$\((\w+)\)", item)}
         assert used and used <= known.keys(), name
+
+
+def test_nodes_are_ordered_by_index_not_by_address(training: Documents) -> None:
+    (entry,) = [item for item in container(training["Job/pretrain-1"])["env"] if item["name"] == "GROUP_RANK"]
+    path = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    assert entry["valueFrom"] == {"fieldRef": {"fieldPath": path}}
 
 
 def test_the_control_pod_starts_again_at_once_and_outlives_any_number_of_losses(training: Documents) -> None:
