@@ -90,9 +90,9 @@ def _write_status(budget: Object, expected: int, healthy: int) -> None:
         message = _NO_SCALE
         set_condition(budget, "DisruptionAllowed", "False", "SyncFailed", message)
     elif allowed:
-        set_condition(budget, "DisruptionAllowed", "True", "SufficientPods")
+        set_condition(budget, "DisruptionAllowed", "True", "SufficientPods", "")
     else:
-        set_condition(budget, "DisruptionAllowed", "False", "InsufficientPods")
+        set_condition(budget, "DisruptionAllowed", "False", "InsufficientPods", "")
 
 
 def step(store: Store) -> None:

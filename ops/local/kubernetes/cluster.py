@@ -117,13 +117,19 @@ class LocalCluster:
         raise ClusterError(f"the local Kubernetes did not start; its log {self._layout.log} ends with:\n{tail}")
 
     def _answers(self) -> bool:
-        port = json.loads(self._layout.address.read_text())["port"]
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
         try:
-            connection.request("GET", "/readyz")
-            return connection.getresponse().status == 200
+            return self._request("GET", "/readyz", None)[0] == 200
         except OSError:
             return False
+
+    def _request(self, method: str, path: str, body: Object | None) -> tuple[int, str]:
+        """What is no part of Kubernetes goes over plain HTTP to the same server."""
+        port = json.loads(self._layout.address.read_text())["port"]
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_START_S)
+        try:
+            connection.request(method, path, json.dumps(body or {}), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, response.read().decode()
         finally:
             connection.close()
 
@@ -260,9 +266,6 @@ class LocalCluster:
         self._post(f"/local/nodes/{node}/{operation}", None)
 
     def _post(self, path: str, body: Object | None) -> None:
-        api = self.api_client()
-        try:
-            api.call_api(path, "POST", body=body, header_params={"Content-Type": "application/json"})
-        except client.ApiException as error:
-            message = json.loads(error.body)["message"] if error.body else str(error)
-            raise ClusterError(f"{path}: {message}") from error
+        status, answer = self._request("POST", path, body)
+        if status >= 300:
+            raise ClusterError(f"{path}: {json.loads(answer)['message']}")

@@ -111,13 +111,13 @@ def condition_is(obj: Object, kind: str, status: str = "True") -> bool:
     return found is not None and found["status"] == status
 
 
-def set_condition(obj: Object, kind: str, status: str, reason: str = "", message: str = "") -> bool:
+def set_condition(obj: Object, kind: str, status: str, reason: str = "", message: str | None = None) -> bool:
     """Sets a condition in place; the transition time moves only with the status. True if something changed."""
     conditions = obj.setdefault("status", {}).setdefault("conditions", [])
     new: Object = {"type": kind, "status": status, "lastTransitionTime": timestamp()}
     if reason:
         new["reason"] = reason
-    if message:
+    if message is not None:
         new["message"] = message
     for i, old in enumerate(conditions):
         if old["type"] != kind:

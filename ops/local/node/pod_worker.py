@@ -12,6 +12,7 @@ from ops.local.kubernetes import deletion
 from ops.local.kubernetes.events import record
 from ops.local.kubernetes.objects import (
     Object,
+    condition_is,
     is_finished_pod,
     is_terminating,
     name_of,
@@ -62,6 +63,7 @@ class PodWorker:
         self.records = _records(pod)
         self._volumes: dict[str, Path] | None = None
         self._terminated_at_s: float | None = None
+        self._reported: object = None
         self.released = False
         """Network, groups and folders are given back."""
         self._resume(pod)
@@ -233,6 +235,10 @@ class PodWorker:
             done = False
         if done:
             self._release()
+        report = (phase, condition_is(pod, "Ready"), [(r.attempt, r.now, r.waiting_message) for r in self.records])
+        if report == self._reported:
+            return
+        self._reported = report
         self._s.store.try_modify(
             ref_of(pod), lambda p: write_status(p, self.records, phase, self.address, self._s.node_address)
         )

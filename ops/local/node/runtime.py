@@ -67,6 +67,7 @@ class Runtime:
     pods: Path
     cgroups: Cgroups
     _shims: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _running: dict[Path, Running] = field(default_factory=dict)
 
     def directory(self, pod_uid: str, container: str, attempt: int) -> Path:
         """Everything about one run of one container."""
@@ -112,12 +113,17 @@ class Runtime:
         """What is known of the container now, whoever started it."""
         directory = self.directory(pod_uid, container, attempt)
         alive = self._shim_alive(directory)
+        if alive and directory in self._running:
+            return self._running[directory]
         ended = _read(directory / "exit.json")
         if ended is not None:
+            self._running.pop(directory, None)
             return _ended(ended)
         running = _read(directory / "running.json")
         if alive:
-            return None if running is None else Running(running["pid"], running["startedAt"])
+            if running is None:
+                return None
+            return self._running.setdefault(directory, Running(running["pid"], running["startedAt"]))
         self.kill(pod_uid, container)
         started_s = running["startedAt"] if running else directory.stat().st_mtime
         message = _tail(directory / "shim.log")
@@ -173,6 +179,8 @@ class Runtime:
         processes.kill_marked(processes.mark_of(self.cluster, pod_uid))
         for directory in [d for d in self._shims if d.is_relative_to(self.pods / pod_uid)]:
             self._shims.pop(directory).wait()
+        for directory in [d for d in self._running if d.is_relative_to(self.pods / pod_uid)]:
+            del self._running[directory]
         self.cgroups.remove(f"{pod_uid}.")
 
 

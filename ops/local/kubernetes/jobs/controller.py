@@ -80,7 +80,7 @@ class JobController:
             # A change of the Job itself is looked at at once; changes of pods wait for the batch.
             urgent = memory.seen.partition("|")[0] != generation
             due_s = now_s if urgent else now_s + _BATCH_S * self._scale
-            memory.due_s = min(memory.due_s, due_s) if memory.due_s > now_s else due_s
+            memory.due_s = min(memory.due_s or due_s, due_s)
             memory.seen = seen
         if memory.due_s and memory.due_s <= now_s:
             memory.due_s = 0.0
