@@ -1,0 +1,224 @@
+"""The arena: shared memory that outlives the rank and holds its newest snapshots whole.
+
+`<shm>/steadfast.<run>.<pod>/rank-00003.arena` holds the slots, `rank-00003.slot<i>.json` says what a slot
+holds and is written last; without it a slot holds nothing. The arena goes with the pod, whose
+/dev/shm it lies in. On a machine where pods share it, a lock held by every living rank protects a
+directory from being swept.
+
+Registering (pinning) the memory costs 0.4 s a GiB, once: a thread does it beside the rendezvous and the first
+steps. Only the copy of the first snapshot waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from trainer.checkpoint.layout import Layout, stamp_into
+from trainer.checkpoint.records import DamageError, Slot, load
+from trainer.events import boot_id
+
+log = logging.getLogger(__name__)
+
+PREFIX = "steadfast."
+SLOT_ALIGNMENT_BYTES = 2 << 20
+REGISTER_BYTES = 256 << 20
+"""Pinned at a time, so that other calls into the driver get their turn."""
+
+
+class ArenaError(Exception):
+    """The memory that the settings ask for is not there. The message says what to change."""
+
+
+class ArenaDirectory:
+    """A pod's directory in shared memory, locked for as long as the process lives."""
+
+    def __init__(self, shm: Path, run: str, pod: str) -> None:
+        """Creates the directory and removes those of dead runs and dead pods beside it."""
+        self.run, self.pod = run, pod
+        self.path = shm / f"{PREFIX}{run}.{pod}"
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        for other in self.path.parent.glob(f"{PREFIX}*"):
+            if other != self.path and _abandoned(other):
+                log.info("removing %s, whose processes are gone", other)
+                shutil.rmtree(other, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let go; the files stay for the next attempt in this pod."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def slots(self, rank: int) -> dict[int, Slot]:
+        """The whole snapshots that `rank` left here, by slot. Another run's, pod's or boot's is none."""
+        found = {}
+        for index in range(2):
+            with contextlib.suppress(DamageError):
+                slot = load(Slot, self.slot_record(rank, index))
+                if (slot.run, slot.pod, slot.boot, slot.rank) == (self.run, self.pod, boot_id(), rank):
+                    found[index] = slot
+        return found
+
+    def slot_record(self, rank: int, index: int) -> Path:
+        """Where the record of a slot is."""
+        return self.path / f"rank-{rank:05}.slot{index}.json"
+
+    def arena(self, rank: int) -> Path:
+        """Where a rank's slots are."""
+        return self.path / f"rank-{rank:05}.arena"
+
+    def outcome(self, rank: int, generation: str) -> Path:
+        """The stem of what the writer reports about a save."""
+        return self.path / f"rank-{rank:05}.{generation}"
+
+    def forget(self, rank: int) -> None:
+        """Remove a rank's slots and reports."""
+        for path in self.path.glob(f"rank-{rank:05}.*"):
+            path.unlink(missing_ok=True)
+
+
+def _abandoned(path: Path) -> bool:
+    try:
+        fd = os.open(path / "lock", os.O_RDWR)
+    except OSError:
+        return path.is_dir()
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+class Arena:
+    """A rank's slots, mapped. Slot i is a uint8 tensor of `slot_bytes`."""
+
+    def __init__(
+        self, directory: ArenaDirectory, rank: int, slot_bytes: int, count: int, device: torch.device
+    ) -> None:
+        """Maps what is there if it has the right size, else makes it anew. Raises ArenaError."""
+        self.directory, self.rank, self.count = directory, rank, count
+        self.slot_bytes = slot_bytes
+        self._stride = -(-slot_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+        self.path = directory.arena(rank)
+        self._map = self._open()
+        self._address = 0
+        self._device = device
+        self._whole = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.registered = threading.Event()
+        self.register_s = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._register, name="arena-register", daemon=True)
+        self._thread.start()
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all slots."""
+        return self._stride * self.count
+
+    def _open(self) -> mmap.mmap:
+        if not self.path.exists() or self.path.stat().st_size != self.total_bytes:
+            self.directory.forget(self.rank)
+            with self.path.open("wb") as file:
+                file.truncate(self.total_bytes)
+        with self.path.open("r+b") as file:
+            try:
+                # a write beyond the tmpfs's size would be SIGBUS (nccl#525)
+                os.posix_fallocate(file.fileno(), 0, self.total_bytes)
+            except OSError as error:
+                self.path.unlink()
+                raise ArenaError(
+                    f"{self.path.parent} cannot hold {self.total_bytes / 2**30:.2f} GiB for rank {self.rank}: "
+                    f"{os.strerror(error.errno or 0)}. Enlarge the pod's /dev/shm (an emptyDir of medium Memory) "
+                    "or set checkpoint.host_slots to 1"
+                ) from error
+            return mmap.mmap(file.fileno(), self.total_bytes)
+
+    def slot(self, index: int) -> torch.Tensor:
+        """The memory of a slot."""
+        at = self.slot_at(index)
+        return self._whole[at : at + self.slot_bytes]
+
+    def slot_at(self, index: int) -> int:
+        """Where a slot begins in the file."""
+        return index * self._stride
+
+    def stamp(self, layout: Layout, index: int) -> None:
+        """Put the constant bytes of the image into a slot."""
+        stamp_into(self.slot(index), layout)
+
+    def record(self, index: int) -> Path:
+        """Where the record of a slot is."""
+        return self.directory.slot_record(self.rank, index)
+
+    def invalidate(self, index: int) -> None:
+        """Before the first byte of a slot changes."""
+        self.record(index).unlink(missing_ok=True)
+
+    def _register(self) -> None:
+        started = time.monotonic()
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+            for at in range(0, self.total_bytes, REGISTER_BYTES):
+                if self._stop.is_set():
+                    return
+                size = min(REGISTER_BYTES, self.total_bytes - at)
+                code = torch.cuda.cudart().cudaHostRegister(self._whole.data_ptr() + at, size, 0)
+                if int(code) != 0:
+                    log.warning("cudaHostRegister: error %s; copies of snapshots are slower and block", code)
+                    break
+        self.register_s = time.monotonic() - started
+        self.registered.set()
+
+    def close(self) -> None:
+        """Unpin and unmap; the file stays."""
+        self._stop.set()
+        self._thread.join(timeout=60)
+        if self._device.type == "cuda":
+            for at in range(0, self.total_bytes, REGISTER_BYTES):
+                torch.cuda.cudart().cudaHostUnregister(self._whole.data_ptr() + at)
+        del self._whole
+        with contextlib.suppress(BufferError):  # a view is still held somewhere; the process's end unmaps it
+            self._map.close()
+
+
+def memory_limit_bytes() -> int:
+    """The cgroup's limit, or the machine's memory."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            return min(machine, int(Path(name).read_text()))
+    return machine
+
+
+def check_memory(total_bytes: int, ranks_here: int, fraction: float, shm: Path, slots: int) -> None:
+    """Refuse before step 1 what would be killed at step 1000. `total_bytes` is one rank's. Raises ArenaError."""
+    need, limit = total_bytes * ranks_here, memory_limit_bytes()
+    fewer = " Set checkpoint.host_slots to 1, " if slots > 1 else " "
+    if need > fraction * limit:
+        raise ArenaError(
+            f"snapshots of {ranks_here} ranks need {need / 2**30:.2f} GiB of host memory, more than "
+            f"{fraction:.0%} of the {limit / 2**30:.2f} GiB limit.{fewer}"
+            "raise the pod's memory, use more nodes, or raise checkpoint.max_host_fraction"
+        )
+    shm_bytes = os.statvfs(shm).f_frsize * os.statvfs(shm).f_blocks
+    if need > shm_bytes:
+        raise ArenaError(
+            f"snapshots of {ranks_here} ranks need {need / 2**30:.2f} GiB in {shm}, which has "
+            f"{shm_bytes / 2**30:.2f}.{fewer}enlarge the pod's /dev/shm (an emptyDir of medium Memory)"
+        )

@@ -1,0 +1,326 @@
+"""The seam between the engine and a way of saving, and the product's own: arena, helper thread, writer process.
+
+The other ways (comparison.py) exist to be measured against.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from trainer.checkpoint.arena import Arena, ArenaDirectory, check_memory
+from trainer.checkpoint.chain import Position
+from trainer.checkpoint.decisions import Decision
+from trainer.checkpoint.layout import Layout
+from trainer.checkpoint.restore import slot_record
+from trainer.checkpoint.saves import Save, Saves, Session
+from trainer.checkpoint.staging import CpuStager, DeviceStager, HostStager, Stager, copy_host_state
+from trainer.checkpoint.worker import WriterProcess
+from trainer.checkpoint.writer import Request
+from trainer.config import CheckpointConfig
+from trainer.events import Event, Ledger
+from trainer.paths import RunPaths
+
+WRITE_THREADS = 4
+REGISTER_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """An order to save the state as it is now."""
+
+    position: Position
+    origin: str | None
+    persist: bool
+    stage: str
+    wait_s: float
+    """How long a slot may be waited for."""
+
+
+class Backend(Protocol):
+    """A way of saving."""
+
+    def prepare(self, layout: Layout, ranks_here: int) -> Arena | None:
+        """Get memory ready. Raises ArenaError."""
+
+    def begin(self, session: Session) -> None:
+        """An attempt begins."""
+
+    def tell(self, decision: Decision) -> None:
+        """Rank 0: bring a decision to the others."""
+
+    def launch(
+        self, launch: Launch, tensors: Mapping[str, torch.Tensor], host: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Save the state as it is now; returns once training may change it (or `guard` sees to that)."""
+
+    def guard(self) -> None:
+        """The optimizer is about to change the state."""
+
+    def poll(self) -> None:
+        """Called after every step."""
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing is under way."""
+
+    def abandon(self, timeout_s: float) -> bool:
+        """The attempt is over; False if something still holds on."""
+
+    def close(self) -> None:
+        """The process ends."""
+
+    def request_stop(self, reason: str) -> None:
+        """From a signal handler."""
+
+    def stop_seen(self) -> str | None:
+        """Rank 0: why to stop."""
+
+    def busy(self, *, persist: bool) -> str | None:
+        """Rank 0: why a save should be skipped."""
+
+    def stage(self) -> str:
+        """Rank 0: where snapshots are taken."""
+
+    def failures_in_a_row(self) -> int:
+        """Rank 0."""
+
+    def fate(self, position: Position) -> str:
+        """Rank 0, after a drain: `committed`, or what went wrong."""
+
+    def committed(self) -> Position | None:
+        """Rank 0: the newest generation of this attempt."""
+
+    def will_persist(self, step: int) -> bool:
+        """Whether the newest launch goes to storage."""
+
+    def measured(self) -> tuple[float | None, float | None]:
+        """`(cost of a save to training, launch to commit)` in seconds."""
+
+    def overheads(self) -> dict[str, Any]:
+        """For the report."""
+
+
+def make_backend(
+    config: CheckpointConfig,
+    paths: RunPaths,
+    directory: ArenaDirectory,
+    ledger: Ledger,
+    device: torch.device,
+    rank: int,
+) -> Backend:
+    """The way of saving that `checkpoint.writer` names."""
+    return SteadfastBackend(config, paths, directory, ledger, device, rank)
+
+
+class SteadfastBackend:
+    """A snapshot into the arena, written by another process."""
+
+    def __init__(
+        self,
+        config: CheckpointConfig,
+        paths: RunPaths,
+        directory: ArenaDirectory,
+        ledger: Ledger,
+        device: torch.device,
+        rank: int,
+    ) -> None:
+        self._config, self._paths, self._directory = config, paths, directory
+        self._ledger, self._device = ledger, device
+        self._started_s = time.monotonic()
+        self._writer = WriterProcess(directory.path, rank)
+        self._saves = Saves(self._writer, paths, ledger)
+        self._arena: Arena | None = None
+        self._stager: Stager | None = None
+        self._errors: dict[Position, str] = {}
+        self._next_slot = 0
+        self._last: Launch | None = None
+
+    def prepare(self, layout: Layout, ranks_here: int) -> Arena:
+        """See `Backend`."""
+        self._layout = layout
+        count = self._config.host_slots
+        arena = self._arena
+        if arena is None or (arena.rank, arena.slot_bytes) != (layout.rank, layout.slot_bytes):
+            check_memory(
+                layout.slot_bytes * count, ranks_here, self._config.max_host_fraction, self._directory.path, count
+            )
+            if arena is not None:
+                arena.close()
+            arena = self._arena = Arena(self._directory, layout.rank, layout.slot_bytes, count, self._device)
+            self._stager = None
+        held = self._directory.slots(layout.rank)
+        for index in range(count):
+            if index not in held or held[index].layout != layout.digest:
+                arena.invalidate(index)
+                arena.stamp(layout, index)
+        if self._stager is None:
+            self._stager = self._make_stager()
+        return arena
+
+    def _make_stager(self) -> Stager:
+        assert self._arena is not None
+        if self._device.type != "cuda":
+            return CpuStager(self._layout)
+        if self._config.stage == "host":
+            return HostStager(self._layout, self._device, self._arena.registered, REGISTER_TIMEOUT_S)
+        return DeviceStager(self._layout, self._device, self._arena.registered)
+
+    def begin(self, session: Session) -> None:
+        """See `Backend`."""
+        self._session = session
+        self._saves.begin(session)
+        self._last = None
+        assert self._stager is not None and self._arena is not None
+        self._ledger.write(
+            Event.PREPARED,
+            duration_s=self._arena.register_s,
+            host_bytes=self._arena.total_bytes,
+            device_bytes=self._stager.device_bytes,
+            stage=self._stager.name,
+            writer="steadfast",
+        )
+
+    def tell(self, decision: Decision) -> None:
+        """See `Backend`."""
+        self._saves.tell(decision)
+
+    def launch(
+        self, launch: Launch, tensors: Mapping[str, torch.Tensor], host: Mapping[str, torch.Tensor]
+    ) -> None:
+        """See `Backend`."""
+        assert self._arena is not None and self._stager is not None
+        self._last = launch
+        started = time.monotonic()
+        slot = self._take_slot(launch)
+        if slot is None:
+            self._saves.fail(launch.position, f"no slot of the arena was free within {launch.wait_s} s")
+            return
+        self._arena.invalidate(slot)
+        memory = self._arena.slot(slot)
+        copy_host_state(self._layout, memory, host)
+        copy = self._stager.launch(memory, tensors)
+        now = time.monotonic()
+        self._saves.add(
+            Save(
+                position=launch.position,
+                slot=slot,
+                copy=copy,
+                request=self._request(launch, slot),
+                stage=self._stager.name,
+                launched_s=started,
+                launch_s=now - started,
+                deadline_s=now + 2 * self._config.commit_timeout_s,
+            )
+        )
+
+    def _take_slot(self, launch: Launch) -> int | None:
+        """One that no writer reads; the newest whole snapshot only if there is no other."""
+        assert self._arena is not None
+        count = self._arena.count
+
+        def free() -> list[int]:
+            leased = self._saves.leased()
+            return [index for index in range(count) if index not in leased]
+
+        if not free():
+            self._saves.wait(lambda: bool(free()), launch.wait_s)
+        held = self._directory.slots(self._layout.rank)
+        order = sorted(free(), key=lambda i: (held[i].attempt, held[i].step) if i in held else (-1, -1))
+        return order[0] if order else None
+
+    def _request(self, launch: Launch, slot: int) -> Request:
+        assert self._arena is not None
+        return Request(
+            run_root=self._paths.root,
+            generation=launch.position.name,
+            origin=launch.origin,
+            arena=self._arena.path,
+            slot_at=self._arena.slot_at(slot),
+            slot=slot_record(self._arena, self._layout, launch.position, []),
+            slot_record=self._arena.record(slot),
+            outcome=self._directory.outcome(self._layout.rank, launch.position.name),
+            persist=launch.persist,
+            metadata=self._layout.metadata_file if self._layout.rank == 0 else b"",
+            commit_timeout_s=self._config.commit_timeout_s,
+            keep=self._config.keep,
+            keep_spaced=self._config.keep_spaced,
+            write_threads=WRITE_THREADS,
+        )
+
+    def guard(self) -> None:
+        """See `Backend`."""
+        if self._stager is not None:
+            self._stager.guard()
+
+    def poll(self) -> None:
+        """The helper thread polls."""
+
+    def drain(self, timeout_s: float) -> bool:
+        """See `Backend`."""
+        return self._saves.wait(lambda: not self._saves.active, timeout_s)
+
+    def abandon(self, timeout_s: float) -> bool:
+        """See `Backend`."""
+        return self._saves.end(timeout_s)
+
+    def close(self) -> None:
+        """See `Backend`."""
+        self._saves.close()
+        self._writer.close()
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
+
+    def request_stop(self, reason: str) -> None:
+        """See `Backend`."""
+        self._saves.stop_reason = reason
+
+    def stop_seen(self) -> str | None:
+        """See `Backend`."""
+        return self._saves.stop_seen or self._saves.stop_reason
+
+    def busy(self, *, persist: bool) -> str | None:
+        """See `Backend`. Under `wait` the slots are the bound."""
+        active = self._saves.active
+        if persist and self._config.overlap == "wait":
+            return None
+        if persist and (writing := [save for save in active if save.persists]):
+            return f"{writing[0].position.name} is still being written"
+        if staging := [
+            save for save in active if not save.slot_free and save.position.step != self._saves.whole_step
+        ]:
+            return f"the snapshot of step {staging[0].position.step} is not whole on all ranks yet"
+        return None
+
+    def stage(self) -> str:
+        """See `Backend`."""
+        return self._stager.name if self._stager else ""
+
+    def failures_in_a_row(self) -> int:
+        """See `Backend`."""
+        return self._saves.failures_in_a_row
+
+    def fate(self, position: Position) -> str:
+        """See `Backend`."""
+        return "committed" if self._saves.committed == position else "see the events of the save"
+
+    def committed(self) -> Position | None:
+        """See `Backend`."""
+        return self._saves.committed
+
+    def will_persist(self, step: int) -> bool:
+        """See `Backend`."""
+        return self._last is not None and self._last.position.step == step and self._last.persist
+
+    def measured(self) -> tuple[float | None, float | None]:
+        """See `Backend`."""
+        return None, self._saves.last_commit_s
+
+    def overheads(self) -> dict[str, Any]:
+        """See `Backend`."""
+        return {"writer_pid": self._writer.pid, "writer_replaced": self._writer.replaced, "cpus": os.cpu_count()}

@@ -1,0 +1,142 @@
+"""Rank 0 alone decides about saves, a step ahead; everyone follows.
+
+At the start of step s rank 0 publishes what happens after step s + 1. No rank asks its own clock or its own queue,
+which differ: then nothing would commit. A thread reads ahead, so that training finds the decision in memory; it
+has a connection to the store of its own, since a waiting read would hold up everyone else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import cast
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+log = logging.getLogger(__name__)
+
+READ_TIMEOUT_S = 10.0
+KEPT_STEPS = 64
+"""Decisions that stay in the store; every rank has read older ones, since steps contain collectives."""
+STOP_KEY = "stop"
+
+
+class Action(StrEnum):
+    """What happens to the state after a step."""
+
+    NONE = "none"
+    SNAPSHOT = "snapshot"
+    PERSIST = "persist"
+    SKIP = "skip"
+    STOP = "stop"
+    FAIL = "fail"
+    """Too many saves in a row have failed."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """About the state after `step`."""
+
+    step: int
+    action: Action
+    stage: str = ""
+    """Where the snapshot is taken, once `auto` has been settled for all ranks."""
+    reason: str = ""
+
+    @property
+    def saves(self) -> bool:
+        """Whether a snapshot is taken."""
+        return self.action in (Action.SNAPSHOT, Action.PERSIST, Action.STOP)
+
+    @property
+    def persists(self) -> bool:
+        """Whether it goes to storage."""
+        return self.action in (Action.PERSIST, Action.STOP)
+
+    def encode(self) -> str:
+        """For the store."""
+        return f"{self.step}|{self.action}|{self.stage}|{self.reason}"
+
+    @classmethod
+    def decode(cls, text: str) -> Decision:
+        """From the store."""
+        step, action, stage, reason = text.split("|", 3)
+        return cls(int(step), Action(action), stage, reason)
+
+
+class Board:
+    """Where decisions are published and read. `first` is the first step that has one."""
+
+    def __init__(self, store: Store, rank: int, first: int, timeout_s: float) -> None:
+        self._rank, self._timeout_s = rank, timeout_s
+        self._store = _own_connection(store)
+        self._known: dict[int, Decision] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self.waited_s = 0.0
+        """What training has waited for decisions, in all."""
+        if rank != 0:
+            threading.Thread(target=self._read_ahead, args=(first,), name="decisions", daemon=True).start()
+
+    def publish(self, decision: Decision) -> None:
+        """Rank 0: for its own use at once; `send` brings it to the others."""
+        with self._changed:
+            self._known[decision.step] = decision
+
+    def send(self, decision: Decision) -> None:
+        """Rank 0, from a helper thread. Raises RuntimeError when the store is gone."""
+        self._store.set(_key(decision.step), decision.encode())
+        if decision.step > KEPT_STEPS:
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                self._store.delete_key(_key(decision.step - KEPT_STEPS))
+
+    def of(self, step: int) -> Decision:
+        """The decision about `step`. Raises TimeoutError naming rank 0."""
+        started = time.monotonic()
+        with self._changed:
+            if not self._changed.wait_for(lambda: step in self._known, self._timeout_s):
+                raise TimeoutError(f"rank 0 has decided nothing about step {step} for {self._timeout_s} s")
+            self.waited_s += time.monotonic() - started
+            self._known.pop(step - 2, None)
+            return self._known[step]
+
+    def stop_step(self) -> int | None:
+        """The step after which everyone stops, as soon as it is known here."""
+        with self._changed:
+            return min((d.step for d in self._known.values() if d.action is Action.STOP), default=None)
+
+    def close(self) -> None:
+        """The reading thread ends within its timeout."""
+        self._closed = True
+
+    def _read_ahead(self, step: int) -> None:
+        while not self._closed:
+            try:
+                self._store.wait([_key(step)], timedelta(seconds=READ_TIMEOUT_S))
+                decision = Decision.decode(self._store.get(_key(step)).decode())
+            except dist.DistStoreError:
+                continue  # nobody trains; `of` is bounded
+            except RuntimeError as error:
+                log.warning("the store of the decisions is gone: %s", error)
+                return
+            with self._changed:
+                self._known[decision.step] = decision
+                self._changed.notify_all()
+            step += 1
+
+
+def _own_connection(store: Store) -> Store:
+    try:
+        return cast(Store, store.clone())  # type: ignore[attr-defined]
+    except (RuntimeError, AttributeError):  # a store without connections needs none of its own
+        return store
+
+
+def _key(step: int) -> str:
+    return f"decision/{step}"

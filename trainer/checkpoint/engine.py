@@ -1,0 +1,318 @@
+"""The checkpoint engine: what the training loop talks to.
+
+    engine = CheckpointEngine(...)                       once per process
+    restored = engine.open(control, state)               at each (re)start; collective
+    for step in range(restored.step + 1, target + 1):
+        engine.decide(step)                              what happens after this step; the same on all ranks
+        ...forward, backward...
+        engine.before_optimizer_step()                   a wait on the GPU at most
+        optimizer.step()
+        engine.after_step(step)                          the launch of a save, if one was decided
+        if engine.stop_step() == step: break
+    engine.finish(step)                                  the last save, committed
+
+`abort()` ends an attempt in the same process (in-process restart); `open` may follow. `close()` ends everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.checkpoint.arena import ArenaDirectory
+from trainer.checkpoint.backend import Backend, Launch, make_backend
+from trainer.checkpoint.chain import Position, take_attempt
+from trainer.checkpoint.decisions import Action, Board, Decision
+from trainer.checkpoint.interval import Interval
+from trainer.checkpoint.layout import gather, plan
+from trainer.checkpoint.records import Attempt
+from trainer.checkpoint.restore import Loaded, Restorer
+from trainer.checkpoint.retention import sweep
+from trainer.checkpoint.saves import Session
+from trainer.checkpoint.staging import check_same, locals_of
+from trainer.checkpoint.state import Control, Restored, Saveable
+from trainer.config import CheckpointConfig
+from trainer.events import Event, Ledger
+from trainer.paths import RunPaths
+
+log = logging.getLogger(__name__)
+
+ABORT_TIMEOUT_S = 10.0
+
+
+class SavesFailingError(Exception):
+    """More saves in a row have failed than `checkpoint.tolerate_failures`; the run ends with 90."""
+
+
+class CheckpointEngine:
+    """See the module. Its methods are for the training thread, `request_stop` also for signal handlers."""
+
+    def __init__(
+        self,
+        *,
+        config: CheckpointConfig,
+        paths: RunPaths,
+        shm: Path,
+        run: str,
+        pod: str,
+        ledger: Ledger,
+        device: torch.device,
+    ) -> None:
+        self._config, self._paths, self._ledger, self._device = config, paths, ledger, device
+        self._directory = ArenaDirectory(shm, run, pod)
+        rank = int(os.environ.get("RANK", "0"))
+        self._backend: Backend = make_backend(config, paths, self._directory, ledger, device, rank)
+        self._control: Control | None = None
+        self._state: Saveable | None = None
+        self._board: Board | None = None
+        self._bound: dict[str, torch.Tensor] = {}
+        self._published = 0
+        self._stopping = False
+
+    # starts and ends
+
+    def open(self, control: Control, state: Saveable, *, layer: str = "") -> Restored:
+        """Agree on where to go on, load it, and get ready to save. Collective over `control.group`.
+
+        Raises ArenaError, MismatchError, NothingLoadableError; TimeoutError or RuntimeError from the group.
+        """
+        started = time.monotonic()
+        self._control, self._state = control, state
+        tensors = state.device_tensors()
+        layout = plan(tensors, state.host_state(), control.group)
+        self._layout = layout
+        arena = self._backend.prepare(layout, self._pods_like_mine(control))
+        loaded = Restorer(control, self._paths, layout, arena, self._ledger).restore(state)
+        restored = self._begin_attempt(control, loaded, layer)
+        self._bind()
+        self._start(control, restored)
+        self._ledger.write(
+            Event.RESTORED,
+            step=restored.step,
+            generation=restored.generation,
+            tier=restored.tier,
+            bytes=loaded.read_bytes,
+            duration_s=time.monotonic() - started,
+            verify_s=loaded.verify_s,
+            apply_s=loaded.apply_s,
+        )
+        return restored
+
+    def _pods_like_mine(self, control: Control) -> int:
+        pods = gather(str(self._directory.path), control.group)
+        return pods.count(str(self._directory.path))
+
+    def _begin_attempt(self, control: Control, loaded: Loaded, layer: str) -> Restored:
+        """Rank 0 takes the number, durable before the first step; everyone learns it."""
+        position = loaded.candidate.position if loaded.candidate else None
+        tier = loaded.candidate.tier if loaded.candidate else "none"
+        step = position.step if position else 0
+        origin = position.name if position else None
+        number = 0
+        if control.rank == 0:
+            record = Attempt(0, origin, tier, step, control.world_size, time.time(), layer)
+            number = take_attempt(self._paths, record).attempt
+            self._ledger.bind(attempt=number)
+            self._ledger.write(
+                Event.ATTEMPT_OPENED, sync=True, step=step, tier=tier, world_size=control.world_size, layer=layer,
+                **{"from": origin},
+            )  # fmt: skip
+            for name in sweep(self._paths):
+                self._ledger.write(Event.PRUNED, generation=name, reason="unfinished save of an earlier attempt")
+        number = gather(number, control.group)[0]
+        self._ledger.bind(attempt=number)
+        return Restored(number, step, origin, tier)
+
+    def _start(self, control: Control, restored: Restored) -> None:
+        self._restored = restored
+        self._stopping = False
+        self._board = Board(control.store, control.rank, restored.step + 1, control.timeout_s)
+        session = Session(control.rank, control.world_size, restored.attempt, control.store, self._board)
+        self._backend.begin(session)
+        self._interval = Interval(self._config, restored.step, time.monotonic())
+        self._last_saved = restored.step if restored.generation else -1
+        if control.rank == 0:
+            self._published = restored.step
+            self._publish(self._judge(restored.step + 1))
+
+    def abort(self) -> None:
+        """End the attempt, in bounded time: nothing of it may be committed any more. Arena and writer stay."""
+        if self._board is not None:
+            self._board.close()
+            self._board = None
+        if not self._backend.abandon(ABORT_TIMEOUT_S):
+            log.error("a writer hangs in the kernel; its slot stays fenced")
+        self._bound = {}
+
+    def close(self) -> None:
+        """End helper threads and the writer; the arena's files stay for the next attempt in this pod."""
+        self.abort()
+        self._backend.close()
+        self._directory.close()
+
+    # every step
+
+    def decide(self, step: int) -> Decision:
+        """What happens after `step`. Rank 0 publishes what happens after the next."""
+        board, control = self._open_board()
+        if control.rank == 0 and step + 1 > self._published:
+            self._publish(self._judge(step + 1))
+        return board.of(step)
+
+    def before_optimizer_step(self) -> None:
+        """Keep the optimizer from changing what is still being copied: a wait on the GPU, none on the host."""
+        self._backend.guard()
+
+    def after_step(self, step: int) -> None:
+        """Launch the save that was decided for this step. Raises SavesFailingError, on all ranks at this step."""
+        board, _ = self._open_board()
+        decision = board.of(step)
+        if decision.action is Action.FAIL:
+            raise SavesFailingError(decision.reason)
+        if decision.saves:
+            self._launch(step, persist=decision.persists, stage=decision.stage)
+        self._backend.poll()
+
+    def request_stop(self, reason: str) -> None:
+        """Ask for a planned stop: all ranks save after the same step, two after rank 0 hears of it, and leave."""
+        self._backend.request_stop(reason)
+
+    def stop_step(self) -> int | None:
+        """The step after which all ranks stop, once it is decided."""
+        return self._board.stop_step() if self._board is not None else None
+
+    def finish(self, step: int, *, timeout_s: float | None = None) -> bool:
+        """Have the state after `step` committed. Collective in effect: every rank calls it for the same step.
+
+        Returns False if time ran out, after logging which generation a resumed run will start from.
+        Raises SavesFailingError if the save failed.
+        """
+        _, control = self._open_board()
+        started = time.monotonic()
+        bound_s = min(self._config.drain_timeout_s, timeout_s or self._config.drain_timeout_s)
+        if self._last_saved != step or not self._backend.will_persist(step):
+            self._launch(step, persist=True, stage="", patient=True)
+        position = Position(self._restored.attempt, step)
+        finished = self._backend.drain(bound_s)
+        outcome = self._agree_on_end(control, position, bound_s - (time.monotonic() - started), finished)
+        self._ledger.write(Event.DRAIN, start_s=started, end_s=time.monotonic())
+        if outcome == "committed":
+            return True
+        if outcome == "late":
+            newest = self._backend.committed()
+            log.warning(
+                "%.0f s did not suffice to commit %s; a resumed run starts from %s",
+                bound_s, position.name, newest.name if newest else self._restored.generation or "the beginning",
+            )  # fmt: skip
+            return False
+        raise SavesFailingError(f"the last save, {position.name}, failed: {outcome}")
+
+    def _agree_on_end(self, control: Control, position: Position, left_s: float, drained: bool) -> str:
+        key = f"finished/{position.name}"
+        if control.rank == 0:
+            outcome = self._backend.fate(position) if drained else "late"
+            control.store.set(key, outcome)
+            return outcome
+        try:
+            control.store.wait([key], timedelta(seconds=max(left_s, 1.0)))
+        except RuntimeError:
+            return "late"
+        return control.store.get(key).decode()
+
+    @property
+    def saving(self) -> bool:
+        """Whether a save is being copied or written; the ledger marks the steps beside it."""
+        return not self._backend.drain(0.0)
+
+    # rank 0's judgement
+
+    def _publish(self, decision: Decision) -> None:
+        assert self._board is not None
+        self._board.publish(decision)
+        self._backend.tell(decision)
+        self._published = decision.step
+        if decision.action is not Action.NONE:
+            kind = "persist" if decision.persists else "snapshot"
+            action = {Action.SNAPSHOT: "go", Action.PERSIST: "go"}.get(decision.action, decision.action)
+            self._ledger.write(
+                Event.SAVE_DECIDED, step=decision.step, decision=str(action), kind=kind, reason=decision.reason
+            )
+        if decision.action is Action.SKIP:
+            self._ledger.write(Event.SAVE_SKIPPED, step=decision.step, reason=decision.reason)
+
+    def _judge(self, step: int) -> Decision:
+        """What happens after `step`; called at the start of the step before."""
+        if (failures := self._backend.failures_in_a_row()) > self._config.tolerate_failures:
+            tolerated = self._config.tolerate_failures
+            why = f"{failures} saves in a row failed; checkpoint.tolerate_failures is {tolerated}"
+            return Decision(step, Action.FAIL, reason=why)
+        if self._stopping:
+            return Decision(step, Action.NONE)
+        stage = self._backend.stage()
+        if (wish := self._backend.stop_seen()) is not None:
+            self._stopping = True
+            return Decision(step, Action.STOP, stage, wish)
+        self._measure()
+        now_s = time.monotonic()
+        persist = self._interval.due(step, now_s)
+        every = self._config.snapshot_every
+        if persist is None and not (every and step % every == 0):
+            return Decision(step, Action.NONE)
+        if (busy := self._backend.busy(persist=persist is not None)) is not None:
+            return Decision(step, Action.SKIP, reason=busy)
+        if persist is None:
+            return Decision(step, Action.SNAPSHOT, stage, f"every {every} steps into memory")
+        self._interval.saved(step, now_s)
+        return Decision(step, Action.PERSIST, stage, persist)
+
+    def _measure(self) -> None:
+        self._interval.cost_s, self._interval.persist_s = self._backend.measured()
+
+    # launches
+
+    def _launch(self, step: int, *, persist: bool, stage: str, patient: bool = False) -> None:
+        assert self._state is not None
+        self._rebind()
+        wait_s = self._config.drain_timeout_s if patient or self._config.overlap == "wait" else 0.0
+        position = Position(self._restored.attempt, step)
+        self._last_saved = step
+        launch = Launch(position, self._restored.generation, persist, stage, wait_s)
+        self._backend.launch(launch, self._bound, self._state.host_state())
+
+    def _bind(self) -> None:
+        assert self._state is not None
+        self._bound = locals_of(self._state.device_tensors())
+
+    def _rebind(self) -> None:
+        """`set_state_dict` and friends replace tensors: look again at each save. Raises ValueError."""
+        before = self._bound
+        self._bind()
+        if self._bound.keys() != before.keys():
+            raise ValueError(f"the state changed its keys: {sorted(self._bound.keys() ^ before.keys())}")
+        if _addresses(before) != _addresses(self._bound):
+            log.info("tensors of the state were replaced; saving the new ones")
+            for item in self._layout.items:
+                if item.on_device:
+                    check_same(item, self._bound[item.fqn])
+
+    def _open_board(self) -> tuple[Board, Control]:
+        if self._board is None or self._control is None:
+            raise RuntimeError("call open() first")
+        return self._board, self._control
+
+    @property
+    def overheads(self) -> dict[str, Any]:
+        """What saving costs here: bytes, seconds, and what training waited for decisions."""
+        waited_s = self._board.waited_s if self._board else 0.0
+        return {**self._backend.overheads(), "decisions_waited_s": waited_s}
+
+
+def _addresses(tensors: Mapping[str, torch.Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors.values()]

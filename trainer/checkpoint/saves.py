@@ -1,0 +1,362 @@
+"""Saves under way: one helper thread brings each from its launch to its commit.
+
+The training thread launches a snapshot and forgets it. Here its copy is polled, the writer gets the request once
+the copy is done, its reports are read, a dead or stuck writer is noticed and replaced, and what happened is passed
+on: to the ledger, to rank 0 through the store, and to the training thread through `failures_in_a_row`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch._C._distributed_c10d import Store
+
+from trainer.checkpoint.chain import Position
+from trainer.checkpoint.decisions import STOP_KEY, Board, Decision
+from trainer.checkpoint.reports import Outcome, Phase, clear, poll
+from trainer.checkpoint.staging import Copy
+from trainer.checkpoint.worker import WriterProcess
+from trainer.checkpoint.writer import Request
+from trainer.events import Event, Ledger
+from trainer.paths import RunPaths
+
+log = logging.getLogger(__name__)
+
+BUSY_S = 0.005
+IDLE_S = 0.05
+LISTEN_S = 0.05
+
+
+@dataclass
+class Save:
+    """One snapshot on its way. Times are CLOCK_MONOTONIC."""
+
+    position: Position
+    slot: int
+    copy: Copy
+    request: Request
+    stage: str
+    launched_s: float
+    launch_s: float
+    deadline_s: float
+    fenced: bool = False
+    """Of an attempt that is over: it may become a snapshot in memory, and nothing else."""
+    submitted: bool = False
+    reported: set[Phase] = field(default_factory=set)
+    slot_free: bool = False
+    done: bool = False
+    error: str | None = None
+
+    @property
+    def persists(self) -> bool:
+        """Whether it goes to storage."""
+        return self.request.persist
+
+    def cancel(self) -> None:
+        """Ask its writer to stop at the next block."""
+        self.request.outcome.with_name(self.request.outcome.name + ".cancel").touch()
+
+
+@dataclass
+class Session:
+    """What belongs to one attempt."""
+
+    rank: int
+    world_size: int
+    attempt: int
+    store: Store
+    board: Board
+    outbox: deque[Decision] = field(default_factory=deque)
+
+
+class Saves:
+    """The helper thread and what it knows. Lives as long as the process; attempts come and go."""
+
+    def __init__(self, writer: WriterProcess, paths: RunPaths, ledger: Ledger) -> None:
+        self._writer, self._paths, self._ledger = writer, paths, ledger
+        self._lock = threading.RLock()
+        self._moved = threading.Condition(self._lock)
+        self._wake = threading.Event()
+        self._saves: list[Save] = []
+        self._session: Session | None = None
+        self._closed = False
+        self.stop_reason: str | None = None
+        """Set by a signal handler, which may do no more than that."""
+        self._stop_sent = False
+        self._listened_s = 0.0
+        self.stop_seen: str | None = None
+        """Rank 0: someone has asked to stop."""
+        self.failures_in_a_row = 0
+        self.committed: Position | None = None
+        self.last_commit_s: float | None = None
+        self.whole_step: int | None = None
+        """The newest snapshot that every rank holds whole (known to rank 0)."""
+        self._thread = threading.Thread(target=self._run, name="saves", daemon=True)
+        self._thread.start()
+
+    # called by the training thread
+
+    def begin(self, session: Session) -> None:
+        """A new attempt."""
+        with self._lock:
+            self._session, self._stop_sent, self.stop_seen = session, False, None
+            self.failures_in_a_row, self.whole_step = 0, None
+
+    def tell(self, decision: Decision) -> None:
+        """Rank 0: bring a decision to the others."""
+        session = self._session
+        if session is not None:
+            session.outbox.append(decision)
+            self._wake.set()
+
+    def add(self, save: Save) -> None:
+        """Take over a snapshot that has been launched."""
+        with self._lock:
+            self._saves.append(save)
+        self._wake.set()
+
+    def fail(self, position: Position, error: str) -> None:
+        """A save that did not even begin here."""
+        with self._lock:
+            self._failed(position, error)
+
+    @property
+    def active(self) -> list[Save]:
+        """What is not done."""
+        with self._lock:
+            return [save for save in self._saves if not save.done]
+
+    def leased(self) -> set[int]:
+        """Slots that may not be changed."""
+        with self._lock:
+            return {save.slot for save in self._saves if not save.slot_free}
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait, bounded, for something that the helper thread brings about."""
+        with self._moved:
+            return self._moved.wait_for(condition, timeout_s)
+
+    def end(self, timeout_s: float) -> bool:
+        """The attempt is over: nothing of it may be committed, its snapshots may still become whole.
+
+        Waits, bounded, until no copy reads the state and no writer reads the arena; a writer that does not let go
+        is replaced. False if a slot stays in use.
+        """
+        with self._lock:
+            self._session = None
+            for save in self._saves:
+                save.fenced = True
+                if save.persists:
+                    save.cancel()
+        if self.wait(lambda: not self._saves, timeout_s):
+            return True
+        self._writer.replace()
+        with self._lock:
+            self._saves = [save for save in self._saves if not self._drop(save)]
+            return not self._saves
+
+    def _drop(self, save: Save) -> bool:
+        """Forget a save whose writer is gone; one that hangs in the kernel keeps its slot."""
+        clear(save.request.outcome)
+        return not self._writer.stuck_pids
+
+    def close(self) -> None:
+        """End the helper thread."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join(timeout=5)
+
+    # the helper thread
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait(BUSY_S if self._saves else IDLE_S)
+            self._wake.clear()
+            try:
+                self._tick()
+            except Exception:
+                log.exception("the helper thread of the saves goes on")
+
+    def _tick(self) -> None:
+        self._correspond()
+        for save in list(self._saves):
+            self._advance(save)
+        with self._moved:
+            self._saves = [save for save in self._saves if not (save.done and save.slot_free)]
+            self._moved.notify_all()
+
+    def _advance(self, save: Save) -> None:
+        try:
+            if not save.submitted:
+                self._submit(save)
+            else:
+                self._follow(save)
+        except (OSError, ValueError, RuntimeError) as error:
+            self._finish(save, error=f"{type(error).__name__}: {error}")
+        if not save.done and time.monotonic() > save.deadline_s:
+            self._overdue(save)
+
+    def _submit(self, save: Save) -> None:
+        if not save.copy.advance():
+            return
+        self._writer.submit(save.request)
+        save.submitted = True
+        self._ledger.write(
+            Event.SNAPSHOT,
+            step=save.position.step,
+            launch_s=save.launch_s,
+            blocked_s=save.copy.blocked_s(),
+            bytes=save.request.slot.cuts[-1],
+            stage=save.stage,
+        )
+        if save.persists:
+            self._ledger.write(Event.PERSIST_STARTED, step=save.position.step, generation=save.position.name)
+
+    def _follow(self, save: Save) -> None:
+        for phase in Phase:
+            if phase not in save.reported and (outcome := poll(save.request.outcome, phase)) is not None:
+                save.reported.add(phase)
+                self._reached(save, phase, outcome)
+        if not save.done and not self._writer.alive:
+            self._writer.replace()
+            self._finish(save, error="the writer process died")
+
+    def _reached(self, save: Save, phase: Phase, outcome: Outcome) -> None:
+        step, generation = save.position.step, save.position.name
+        if phase is Phase.HASHED:
+            self._count_whole(step)
+        elif phase is Phase.WRITTEN:
+            save.slot_free = True
+            self._ledger.write(
+                Event.RANK_WRITTEN,
+                step=step,
+                generation=generation,
+                bytes=outcome.bytes,
+                write_s=outcome.write_s,
+                checksum_s=outcome.checksum_s,
+                fsync_s=outcome.fsync_s,
+            )
+        elif phase is Phase.COMMITTED:
+            self._committed(save, outcome)
+        else:
+            for name in outcome.pruned:
+                self._ledger.write(Event.PRUNED, generation=name, reason="retention")
+            self._finish(save, error=None if outcome.ok else outcome.error)
+
+    def _committed(self, save: Save, outcome: Outcome) -> None:
+        self.committed, self.failures_in_a_row = save.position, 0
+        self.last_commit_s = outcome.end_s - save.launched_s
+        self._ledger.write(
+            Event.COMMITTED,
+            step=save.position.step,
+            generation=save.position.name,
+            bytes=outcome.committed_bytes,
+            commit_s=self.last_commit_s,
+            end_s=outcome.end_s,
+        )
+        progress = self._paths.progress
+        temporary = progress.with_name(f"{progress.name}.{save.position.attempt}.tmp")
+        temporary.write_text(str(save.position.step))
+        temporary.rename(progress)
+
+    def _finish(self, save: Save, *, error: str | None) -> None:
+        save.done = save.slot_free = True
+        save.error = error
+        clear(save.request.outcome)
+        if error is not None and not save.fenced:
+            self._failed(save.position, error)
+
+    def _failed(self, position: Position, error: str) -> None:
+        log.error("saving %s failed: %s", position.name, error)
+        session = self._session
+        if session is None:
+            return
+        self._send(lambda: session.store.set(_failed_key(position), f"rank {session.rank}: {error}"))
+        if session.rank != 0:
+            return
+        self.failures_in_a_row += 1
+        self._ledger.write(
+            Event.SAVE_FAILED,
+            step=position.step,
+            generation=position.name,
+            error=error,
+            in_a_row=self.failures_in_a_row,
+        )
+
+    def _overdue(self, save: Save) -> None:
+        """A wait without a bound is a hang: end the writer, and say what it hung in."""
+        state = "hangs in the kernel (state D)" if self._writer.uninterruptible else "does not answer"
+        error = f"the writer process {self._writer.pid} {state}"
+        self._writer.replace()
+        stuck = bool(self._writer.stuck_pids)
+        self._finish(save, error=error)
+        save.slot_free = not stuck
+
+    # through the store
+
+    def _correspond(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        while session.outbox:
+            decision = session.outbox.popleft()
+            self._send(lambda decision=decision: session.board.send(decision))  # type: ignore[misc]
+        if self.stop_reason is not None and not self._stop_sent:
+            reason = self.stop_reason
+            self._stop_sent = self._send(lambda: session.store.set(STOP_KEY, reason))
+        if time.monotonic() - self._listened_s > LISTEN_S:
+            self._listened_s = time.monotonic()
+            self._listen(session)
+
+    def _listen(self, session: Session) -> None:
+        """What the others have to say."""
+        if session.rank == 0 and self.stop_seen is None:
+            self._send(lambda: self._hear_stop(session))
+        for save in self.active:
+            self._send(lambda save=save: self._hear_failure(session, save))  # type: ignore[misc]
+            if session.rank == 0 and self.whole_step != save.position.step:
+                self._send(lambda save=save: self._hear_whole(session, save))  # type: ignore[misc]
+
+    def _hear_stop(self, session: Session) -> None:
+        if session.store.check([STOP_KEY]):
+            self.stop_seen = session.store.get(STOP_KEY).decode()
+
+    def _hear_failure(self, session: Session, save: Save) -> None:
+        key = _failed_key(save.position)
+        if save.fenced or Phase.COMMITTED in save.reported or not session.store.check([key]):
+            return
+        save.cancel()
+        if session.rank == 0:
+            self._failed(save.position, session.store.get(key).decode())
+        save.fenced = True  # counted once
+
+    def _hear_whole(self, session: Session, save: Save) -> None:
+        if session.store.add(_whole_key(save.position), 0) >= session.world_size:
+            self.whole_step = save.position.step
+
+    def _count_whole(self, step: int) -> None:
+        session = self._session
+        if session is not None:
+            self._send(lambda: session.store.add(_whole_key(Position(session.attempt, step)), 1))
+
+    def _send(self, call: Callable[[], object]) -> bool:
+        """The store may be gone: it hurries things and decides nothing."""
+        try:
+            call()
+        except RuntimeError as error:
+            log.warning("the store of the attempt does not answer: %s", str(error).splitlines()[0])
+            return False
+        return True
+
+
+def _failed_key(position: Position) -> str:
+    return f"failed/{position.name}"
+
+
+def _whole_key(position: Position) -> str:
+    return f"whole/{position.name}"

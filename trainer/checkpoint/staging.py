@@ -1,0 +1,227 @@
+"""From where training lives into a slot of the arena, without stopping training.
+
+device: one flat buffer in device memory with the layout of the slot takes the snapshot between two steps (12 ms
+for 12 GB); a side stream brings it to the host in chunks while training goes on.
+host: the side stream copies the state itself, beside the next forward and backward; the GPU waits for it just
+before the optimizer changes the state.
+CPU: plain copies.
+
+What others change outside stream order (`step` on the CPU, buffers, RNG, data position) is copied at launch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from trainer.checkpoint.layout import Item, Layout, local, stamp_into
+
+CHUNK_BYTES = 32 << 20
+"""At a time, so that the loss's own copy to the host gets its turn between two."""
+
+
+class Copy(Protocol):
+    """A snapshot on its way into a slot."""
+
+    def advance(self) -> bool:
+        """Called by the helper thread again and again; True once the slot holds the whole snapshot."""
+
+    def blocked_s(self) -> float:
+        """What the snapshot held up training, known once it is whole."""
+
+
+class Stager(Protocol):
+    """Takes snapshots."""
+
+    name: str
+    device_bytes: int
+
+    def launch(self, slot: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> Copy:
+        """Snapshot the device tensors as they are at this point of the training stream."""
+
+    def guard(self) -> None:
+        """Called before the optimizer changes anything."""
+
+
+def copy_host_state(layout: Layout, slot: torch.Tensor, values: Mapping[str, torch.Tensor]) -> None:
+    """Copy host state into a slot. Raises ValueError naming a key that is missing, new, reshaped or recast."""
+    items = {item.fqn: item for item in layout.items if not item.on_device}
+    if items.keys() != values.keys():
+        raise ValueError(f"host state changed its keys: {sorted(items.keys() ^ values.keys())}")
+    for fqn, item in items.items():
+        check_same(item, values[fqn])
+        layout.view(item, slot).copy_(values[fqn])
+
+
+def check_same(item: Item, tensor: torch.Tensor) -> None:
+    """Raises ValueError naming the key."""
+    if tuple(tensor.shape) != item.sizes or tensor.dtype != item.dtype:
+        raise ValueError(
+            f"{item.fqn}: planned as {item.dtype} {item.sizes}, now {tensor.dtype} {tuple(tensor.shape)}"
+        )
+
+
+class CpuCopy:
+    """Done at once."""
+
+    def __init__(self, took_s: float) -> None:
+        self._took_s = took_s
+
+    def advance(self) -> bool:
+        """See `Copy`."""
+        return True
+
+    def blocked_s(self) -> float:
+        """See `Copy`."""
+        return self._took_s
+
+
+class CpuStager:
+    """The same seam with a plain copy."""
+
+    name = "cpu"
+    device_bytes = 0
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def launch(self, slot: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> Copy:
+        """See `Stager`."""
+        started = time.perf_counter()
+        for item in self._layout.items:
+            if item.on_device:
+                self._layout.view(item, slot).copy_(tensors[item.fqn])
+        return CpuCopy(time.perf_counter() - started)
+
+    def guard(self) -> None:
+        """Nothing is under way."""
+
+
+class CudaCopy:
+    """A copy on the side stream."""
+
+    def __init__(self, launched_s: float, before: torch.cuda.Event, after: torch.cuda.Event) -> None:
+        self.launched_s, self.before, self.after = launched_s, before, after
+        self.done: torch.cuda.Event | None = None
+        self.start: threading.Event | None = None
+
+    def advance(self) -> bool:
+        """See `Copy`."""
+        return self.done is not None and self.done.query() and self.after.query()
+
+    def blocked_s(self) -> float:
+        """Host time of the launch, or the GPU's between the two events, whichever is longer."""
+        return max(self.launched_s, self.before.elapsed_time(self.after) / 1e3)
+
+
+class DeviceStager:
+    """Snapshot in device memory first."""
+
+    name = "device"
+
+    def __init__(self, layout: Layout, device: torch.device, registered: threading.Event) -> None:
+        self._layout, self._registered = layout, registered
+        self._flat = torch.empty(layout.slot_bytes, dtype=torch.uint8, device=device)
+        stamp_into(self._flat, layout)
+        self._side = torch.cuda.Stream(device=device)
+        self._views = {i.fqn: layout.view(i, self._flat) for i in layout.items if i.on_device and i.nbytes}
+        self._emptied: torch.cuda.Event | None = None
+        self.device_bytes = layout.slot_bytes
+
+    def launch(self, slot: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> Copy:
+        """See `Stager`."""
+        started = time.perf_counter()
+        before, after = _timer(), _timer()
+        if self._emptied is not None:
+            torch.cuda.current_stream().wait_event(self._emptied)
+        before.record()
+        torch._foreach_copy_(list(self._views.values()), [tensors[fqn] for fqn in self._views])
+        after.record()
+        return _DeviceCopy(self, slot, time.perf_counter() - started, before, after)
+
+    def guard(self) -> None:
+        """The state itself is not read any more."""
+
+    def empty_into(self, slot: torch.Tensor, after: torch.cuda.Event) -> torch.cuda.Event | None:
+        """Start the way to the host; None as long as the arena is not registered."""
+        if not self._registered.is_set():
+            return None
+        self._side.wait_event(after)
+        with torch.cuda.stream(self._side):
+            for start, end in self._layout.device_spans:
+                for at in range(start, end, CHUNK_BYTES):
+                    upto = min(at + CHUNK_BYTES, end)
+                    slot[at:upto].copy_(self._flat[at:upto], non_blocking=True)
+            self._emptied = torch.cuda.Event()
+            self._emptied.record()
+        return self._emptied
+
+
+class _DeviceCopy(CudaCopy):
+    def __init__(
+        self,
+        stager: DeviceStager,
+        slot: torch.Tensor,
+        launched_s: float,
+        before: torch.cuda.Event,
+        after: torch.cuda.Event,
+    ) -> None:
+        super().__init__(launched_s, before, after)
+        self._stager, self._slot = stager, slot
+
+    def advance(self) -> bool:
+        if self.done is None:
+            self.done = self._stager.empty_into(self._slot, self.after)
+        return super().advance()
+
+
+class HostStager:
+    """Straight into the arena, overlapped with the next forward and backward."""
+
+    name = "host"
+    device_bytes = 0
+
+    def __init__(
+        self, layout: Layout, device: torch.device, registered: threading.Event, timeout_s: float
+    ) -> None:
+        self._layout, self._registered, self._timeout_s = layout, registered, timeout_s
+        self._side = torch.cuda.Stream(device=device)
+        self._running: CudaCopy | None = None
+
+    def launch(self, slot: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> Copy:
+        """See `Stager`. Only the first save may find the arena not registered yet, and waits for it."""
+        started = time.perf_counter()
+        self._registered.wait(self._timeout_s)
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            for item in self._layout.items:
+                if item.on_device and item.nbytes:
+                    self._layout.view(item, slot).copy_(tensors[item.fqn], non_blocking=True)
+            done = torch.cuda.Event()
+            done.record()
+        copy = CudaCopy(time.perf_counter() - started, _timer(), _timer())
+        copy.done = done
+        self._running = copy
+        return copy
+
+    def guard(self) -> None:
+        """The GPU waits for the copy; two timed events tell how long."""
+        if self._running is not None:
+            copy, self._running = self._running, None
+            assert copy.done is not None
+            copy.before.record()
+            torch.cuda.current_stream().wait_event(copy.done)
+            copy.after.record()
+
+
+def _timer() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)
+
+
+def locals_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """This rank's parts, sharing storage."""
+    return {fqn: local(tensor) for fqn, tensor in tensors.items()}

@@ -1,0 +1,161 @@
+"""The seam to training: what is saved, and whom the engine talks through.
+
+`TrainState` implementations list tensors by name; `ModuleState` does it for any (model, optimizer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from trainer.checkpoint.records import Tier
+
+
+class Control(Protocol):
+    """What a (re)start provides: identity, a group and a store of its own."""
+
+    rank: int
+    world_size: int
+    group: dist.ProcessGroup
+    """gloo, of its own, with a timeout; for the few collectives at a start."""
+    store: Store
+    """Lies outside the ranks; its keys are unique to the attempt."""
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class PlainControl:
+    """A `Control` for scripts and tests that have a process group and a store already."""
+
+    rank: int
+    world_size: int
+    group: dist.ProcessGroup
+    store: Store
+    timeout_s: float
+
+    @classmethod
+    def make(cls, store: Store, prefix: str, timeout_s: float = 60.0) -> PlainControl:
+        """Collective over the default group. `prefix` must be new at each (re)start."""
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        assert isinstance(group, dist.ProcessGroup)
+        return cls(dist.get_rank(), dist.get_world_size(), group, PrefixStore(prefix, store), timeout_s)
+
+
+class Saveable(Protocol):
+    """The training state. Names are those on disk; what differs between ranks has `.rank<r>.` in its name."""
+
+    def device_tensors(self) -> dict[str, torch.Tensor]:
+        """Tensors where training lives; a DTensor, or a plain tensor that is equal on all ranks."""
+
+    def host_state(self) -> dict[str, torch.Tensor]:
+        """CPU tensors of fixed dtype and shape, copied when a snapshot is launched."""
+
+    def load_host_state(self, values: dict[str, torch.Tensor]) -> None:
+        """Take back what `host_state` gave. Names of this rank may be missing after a change of world size."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where training goes on. `generation` is None for a fresh start."""
+
+    attempt: int
+    step: int
+    generation: str | None
+    tier: Tier
+
+
+def is_ranked(fqn: str) -> bool:
+    """Whether a name belongs to one rank."""
+    return any(part.startswith("rank") and part[4:].isdigit() for part in fqn.split("."))
+
+
+@dataclass
+class ModuleState:
+    """The state of a model, its optimizer and a progress counter, for scripts without a state class of their own.
+
+    `optimizer` must have its state already (zeros, not a dummy step: that changes weights, pytorch#164929).
+    """
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    rank: int
+    step: Callable[[], int]
+    set_step: Callable[[int], None]
+    extra: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Further CPU tensors, saved and loaded in place."""
+
+    def device_tensors(self) -> dict[str, torch.Tensor]:
+        """See `Saveable`."""
+        return {fqn: tensor for fqn, tensor in self._tensors() if not self._on_host(fqn, tensor)}
+
+    def host_state(self) -> dict[str, torch.Tensor]:
+        """See `Saveable`."""
+        values = {fqn: tensor for fqn, tensor in self._tensors() if self._on_host(fqn, tensor)}
+        values["progress.step"] = torch.tensor(self.step())
+        values[f"rng.rank{self.rank}.cpu"] = torch.get_rng_state()
+        if torch.cuda.is_available():
+            values[f"rng.rank{self.rank}.cuda"] = torch.cuda.get_rng_state()
+        return {**values, **self.extra}
+
+    def load_host_state(self, values: dict[str, torch.Tensor]) -> None:
+        """See `Saveable`."""
+        own = {fqn: tensor for fqn, tensor in self._tensors() if self._on_host(fqn, tensor)} | self.extra
+        for fqn, tensor in own.items():
+            tensor.copy_(values[fqn])
+        self.set_step(int(values["progress.step"]))
+        if (rng := values.get(f"rng.rank{self.rank}.cpu")) is not None:
+            torch.set_rng_state(rng)
+        if (rng := values.get(f"rng.rank{self.rank}.cuda")) is not None:
+            torch.cuda.set_rng_state(rng)
+
+    @staticmethod
+    def _on_host(fqn: str, tensor: torch.Tensor) -> bool:
+        """On the CPU, what the optimizer and the model mutate outside stream order: `step`, buffers."""
+        return tensor.device.type == "cpu" and (fqn.endswith(".step") or fqn.startswith("buffer."))
+
+    def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
+        names: dict[torch.Tensor, str] = {p: name for name, p in self.model.named_parameters()}
+        for parameter, name in names.items():
+            yield f"model.{name}", parameter
+        for name, buffer in persistent_buffers(self.model):
+            yield f"buffer.{name}", buffer
+        for parameter, state in self.optimizer.state.items():
+            for key, value in state.items():
+                if not isinstance(value, torch.Tensor):
+                    raise TypeError(f"optim.{names[parameter]}.{key} is a {type(value).__name__}, not a tensor")
+                yield f"optim.{names[parameter]}.{key}", value
+
+
+def persistent_buffers(model: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    """Buffers that a state dict would hold."""
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                yield f"{prefix}.{name}" if prefix else name, buffer
+
+
+def unlisted(state: Saveable, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Tensors of model and optimizer that `state` does not save, by storage: a check for state classes."""
+    listed = {_address(t) for t in (*state.device_tensors().values(), *state.host_state().values())}
+    names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
+    everything: dict[str, Any] = {f"model.{name}": parameter for parameter, name in names.items()}
+    everything |= {f"buffer.{name}": buffer for name, buffer in persistent_buffers(model)}
+    for parameter, values in optimizer.state.items():
+        everything |= {f"optim.{names[parameter]}.{key}": value for key, value in values.items()}
+    return sorted(
+        name
+        for name, value in everything.items()
+        if not isinstance(value, torch.Tensor) or (value.numel() and _address(value) not in listed)
+    )
+
+
+def _address(tensor: torch.Tensor) -> int:
+    from trainer.checkpoint.layout import local
+
+    return local(tensor).data_ptr()

@@ -1,0 +1,161 @@
+"""NVRx's persistent worker process and request queue, and nothing else of NVRx.
+
+Used: `AsyncCallsQueue` with `cpu_shm_mode=True` (no CUDA in the worker), its CPU and I/O priorities, and
+`warmup_persistent_caller`, which starts the process without waiting for it: a save needs the worker, a step
+does not, and its imports take 1 to 3 s. Requests carry `preload_fn=None`; the queue is polled with
+`no_dist=True` and never blocks: 0.2 ms a request.
+
+Bypassed, because of what 0.7.0 does:
+- the planner and `FileSystemWriterAsync`: plan, gather and metadata at each save; here all are constant;
+- the results queue: after an abort it hands out results of the previous save (Megatron-Bridge#5117, #5842);
+- finalize functions: collectives over the default group, also from `__del__` (seen after a restart);
+- `close()`: joins without a bound and `schedule` on a dead worker says nothing (Megatron-LM#6970).
+  The process is ended by its id instead, and it ends by itself 1 s after its trainer (PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trainer.checkpoint import writer
+
+log = logging.getLogger(__name__)
+
+NICE = 10
+IO_IDLE = 3
+
+
+class WriterProcess:
+    """The writer of one rank: started early, looked after, replaced when it dies or sticks."""
+
+    def __init__(self, scratch: Path, rank: int) -> None:
+        """`scratch` is a directory in shared memory. Must run in a thread that lives as long as the writer:
+        the kernel's parent-death signal goes by thread."""
+        self._scratch, self._rank = scratch, rank
+        self._queue: Any = None
+        self._started = 0
+        self._lingering: list[int] = []
+        self.replaced = 0
+        """How often the process had to be replaced."""
+        self._start()
+
+    def _start(self) -> None:
+        from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue
+
+        options = {"cpu_priority": NICE, "io_priority": IO_IDLE, "cpu_shm_mode": True, "sigterm_timeout": 1.0}
+        AsyncCallsQueue._warmup_persistent_caller = None
+        with quiet_main():
+            AsyncCallsQueue.warmup_persistent_caller(self._rank, **options)
+        self._queue = AsyncCallsQueue(**options)
+        self._started += 1
+        self._ready.unlink(missing_ok=True)
+        self._send(writer.adopt, os.getpid(), self._ready)
+
+    @property
+    def _ready(self) -> Path:
+        return self._scratch / f"writer.{self._rank}.{os.getpid()}.{self._started}"
+
+    @property
+    def _process(self) -> Any:
+        return self._queue.persistent_caller.process
+
+    @property
+    def pid(self) -> int:
+        """Of the worker."""
+        return int(self._process.pid)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it reads requests."""
+        return self._ready.exists()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs; NVRx itself never looks."""
+        return self._process is not None and bool(self._process.is_alive())
+
+    @property
+    def uninterruptible(self) -> bool:
+        """Whether it hangs in the kernel (state D), where no signal reaches it: a write that never returns."""
+        try:
+            return str(psutil.Process(self.pid).status()) == psutil.STATUS_DISK_SLEEP
+        except psutil.Error:
+            return False
+
+    @property
+    def stuck_pids(self) -> list[int]:
+        """Replaced processes that the kernel has not let go of: they may still read the arena."""
+        self._lingering = [pid for pid in self._lingering if psutil.pid_exists(pid)]
+        return self._lingering
+
+    def submit(self, request: writer.Request) -> None:
+        """Hand a save over; returns at once. Raises OSError if the worker is dead."""
+        if not self.alive:
+            raise OSError(f"the writer process {self.pid} of rank {self._rank} is dead")
+        self._send(writer.handle, request)
+
+    def _send(self, function: Callable[..., None], *args: Any) -> None:
+        from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncRequest
+
+        self._queue.schedule_async_request(AsyncRequest(function, args, []))
+        self._queue.maybe_finalize_async_calls(blocking=False, no_dist=True)
+
+    def replace(self) -> None:
+        """End the process and start another. A process in state D ends whenever its write returns."""
+        log.warning("replacing the writer process %s of rank %s", self.pid, self._rank)
+        self._discard()
+        self.replaced += 1
+        self._start()
+
+    def close(self) -> None:
+        """End the process, bounded."""
+        self._discard()
+
+    def _discard(self) -> None:
+        caller, process = self._queue.persistent_caller, self._process
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.join(timeout=1.0)
+        if process.is_alive():
+            self._lingering.append(process.pid)
+        for queue in (caller.queue, caller.preload_q, caller.comp_q):
+            queue.cancel_join_thread()
+            queue.close()
+        # so that NVRx's __del__ finds nothing to wait for
+        self._queue.async_calls.clear()
+        caller.process = None
+        self._queue.persistent_caller = None
+        self._ready.unlink(missing_ok=True)
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """For tests and benchmarks; training never waits."""
+        end = time.monotonic() + timeout_s
+        while not self.ready and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.ready
+
+
+@contextlib.contextmanager
+def quiet_main() -> Any:
+    """Keep `spawn` from importing the trainer's main module in the worker, which needs none of it."""
+    import __main__
+
+    spec, file = getattr(__main__, "__spec__", None), getattr(__main__, "__file__", None)
+    if file is not None:
+        del __main__.__file__
+    __main__.__spec__ = None
+    try:
+        yield
+    finally:
+        __main__.__spec__ = spec
+        if file is not None:
+            __main__.__file__ = file
