@@ -6,6 +6,7 @@ Run by ft_launcher, one process per GPU: `python -m trainer.train`.
 from __future__ import annotations
 
 import os
+import logging
 import sys
 
 from trainer.attempt import Attempt
@@ -38,6 +39,7 @@ def run(process: Process, iteration: int) -> Ended:
 
 def main() -> int:
     """Exit code of this rank; `trainer.launch` reads the verdict, not this."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     process = Process.from_environment()
     if not process.config.recovery.in_process:
         return process.leave(run(process, 0))
