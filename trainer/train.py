@@ -5,8 +5,8 @@ Run by ft_launcher, one process per GPU: `python -m trainer.train`.
 
 from __future__ import annotations
 
-import os
 import logging
+import os
 import sys
 
 from trainer.attempt import Attempt
