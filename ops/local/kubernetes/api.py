@@ -102,6 +102,7 @@ class Api:
             obj["status"] = {"phase": "Active"}
         elif kind == DAEMON_SET:
             default_pod_spec(obj["spec"]["template"]["spec"])
+            obj["spec"].setdefault("updateStrategy", {"type": "RollingUpdate"})
         elif kind == SERVICE:
             taken = {s["spec"].get("clusterIP", "") for s in self.store.select(SERVICE)}
             allocate_cluster_ip(obj, service_addresses(self.service_range), taken)

@@ -66,6 +66,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False),
     Kind("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, ("sc",)),
     Kind("storage.k8s.io", "v1", "csidrivers", "CSIDriver", False),
+    Kind("coordination.k8s.io", "v1", "leases", "Lease"),
     Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, ("pc",)),
 )
 

@@ -13,7 +13,6 @@ from typing import Any
 from ops.local.kubernetes.errors import bad_request
 from ops.local.kubernetes.kinds import Kind
 from ops.local.kubernetes.objects import Object, labels_of, matches_expressions, namespace_of
-from ops.local.kubernetes.store import Change
 
 _TERM = re.compile(r"\s*(!?)\s*([\w./-]+)\s*(?:(==|=|!=|\s+in\s+|\s+notin\s+)\s*(\([^)]*\)|[^,]*))?\s*(?:,|$)")
 
@@ -40,12 +39,6 @@ class Selection:
         return matches_expressions(self.labels, labels_of(obj)) and all(
             _field_matches(obj, f) for f in self.fields
         )
-
-    def event(self, change: Change) -> str | None:
-        """The type of a watch event, None if the change is none of the request's business."""
-        if change.ref.kind != self.kind or not self.matches(change.obj):
-            return None
-        return change.type
 
 
 def _label_terms(text: str) -> list[Object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,16 +11,17 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
+from ops.local.kubernetes import discovery
 from ops.local.kubernetes.api import Api
 from ops.local.kubernetes.errors import ApiError, bad_request
-from ops.local.kubernetes.kinds import KINDS, Kind, by_plural
+from ops.local.kubernetes.kinds import Kind, by_plural
 from ops.local.kubernetes.objects import Object, name_of, namespace_of
 from ops.local.kubernetes.selectors import Selection
-from ops.local.kubernetes.store import Change, Ref
+from ops.local.kubernetes.store import Ref
 from ops.local.kubernetes.tables import as_table
+from ops.local.kubernetes.watch import watch
 
 HOST = "127.0.0.1"
-_WATCH_LIMIT_S = 300.0
 LogReader = Callable[[Ref, dict[str, str]], Iterator[bytes]]
 NodeOperation = Callable[[str, str, Object], Object]
 
@@ -59,29 +59,22 @@ class ApiServer:
             case ["readyz" | "livez" | "healthz"]:
                 return Response("ok", mimetype="text/plain")
             case ["version"]:
-                return _answer(self._version())
+                return _answer(discovery.version_info(self._api.kubernetes_version))
             case ["local", "nodes", node, operation] if request.method == "POST":
                 return _answer(self._node_operation(node, operation, _body(request)))
             case ["api"]:
-                return _answer({"kind": "APIVersions", "apiVersion": "v1", "versions": ["v1"]})
+                return _answer(discovery.core_versions())
             case ["apis"]:
-                return _answer({"kind": "APIGroupList", "apiVersion": "v1", "groups": _groups()})
+                return _answer(discovery.group_list())
             case ["api", version, *rest]:
                 return self._resource(request, "", version, rest)
             case ["apis", group, version, *rest]:
                 return self._resource(request, group, version, rest)
         raise ApiError(404, "NotFound", "the server could not find the requested resource")
 
-    def _version(self) -> Object:
-        major, minor = self._api.kubernetes_version.split(".")[:2]
-        build = ("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform")
-        return {"major": major, "minor": minor, "gitVersion": f"v{major}.{minor}.0"} | dict.fromkeys(
-            build, "local"
-        )
-
     def _resource(self, request: Request, group: str, version: str, rest: list[str]) -> Response:
         if not rest:
-            return _answer(_resources(group, version))
+            return _answer(discovery.resource_list(group, version))
         namespace = None
         if rest[0] == "namespaces" and len(rest) > 2 and rest[2] != "status":
             namespace, rest = rest[1], rest[2:]
@@ -98,7 +91,8 @@ class ApiServer:
             return _answer(created, 201)
         selection = Selection.parse(kind, namespace, request.args)
         if request.method == "GET" and _is_true(request.args.get("watch")):
-            return self._watch(request, selection)
+            stream = watch(self._api.store, selection, request.args, table=_wants_table(request))
+            return Response(stream, mimetype="application/json")
         items = self._select(selection)
         if request.method == "GET":
             return self._list(request, kind, items)
@@ -155,41 +149,6 @@ class ApiServer:
             return _answer(applied, 201 if created else 200)
         return _answer(self._api.patch(ref, body, request.mimetype, subresource=subresource, dry_run=dry_run))
 
-    def _watch(self, request: Request, selection: Selection) -> Response:
-        store = self._api.store
-        since = request.args.get("resourceVersion") or "0"
-        limit_s = float(request.args.get("timeoutSeconds") or _WATCH_LIMIT_S)
-        table = _wants_table(request)
-        version = int(since)
-        if version == 0:  # "any version": the present state first, then what follows
-            with store.changed:
-                version = store.version
-                start = [
-                    Change(version, "ADDED", Ref(selection.kind, None, ""), o) for o in self._select(selection)
-                ]
-        elif version < store.oldest_version:
-            raise ApiError(410, "Expired", f"too old resource version: {since} ({store.oldest_version})")
-        else:
-            start = []
-        return Response(self._stream(selection, version, start, limit_s, table), mimetype="application/json")
-
-    def _stream(
-        self, selection: Selection, version: int, start: list[Change], limit_s: float, table: bool
-    ) -> Iterator[str]:
-        end = time.monotonic() + limit_s
-        for change in start:
-            yield _watch_line(selection.kind, change.type, change.obj, table)
-        while (left_s := end - time.monotonic()) > 0:
-            for change in self._api.store.changes_since(version, min(left_s, 1.0)):
-                version = change.version
-                if (event := selection.event(change)) is not None:
-                    yield _watch_line(selection.kind, event, change.obj, table)
-
-
-def _watch_line(kind: Kind, change_type: str, obj: Object, table: bool) -> str:
-    shown = as_table(kind, [obj], obj["metadata"]["resourceVersion"]) if table else obj
-    return json.dumps({"type": change_type, "object": shown}) + "\n"
-
 
 def _body(request: Request) -> Any:
     raw = request.get_data()
@@ -216,55 +175,6 @@ def _dry_run(request: Request) -> bool:
 
 def _wants_table(request: Request) -> bool:
     return "as=Table" in request.headers.get("Accept", "")
-
-
-def _groups() -> list[Object]:
-    groups = sorted({(k.group, k.version) for k in KINDS if k.group})
-    return [
-        {
-            "name": group,
-            "versions": [{"groupVersion": f"{group}/{version}", "version": version}],
-            "preferredVersion": {"groupVersion": f"{group}/{version}", "version": version},
-        }
-        for group, version in groups
-    ]
-
-
-def _resources(group: str, version: str) -> Object:
-    kinds = [k for k in KINDS if (k.group, k.version) == (group, version)]
-    if not kinds:
-        raise ApiError(404, "NotFound", "the server could not find the requested resource")
-    resources = [r for k in kinds for r in _discovered(k)]
-    return {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": kinds[0].api_version,
-        "resources": resources,
-    }
-
-
-def _discovered(kind: Kind) -> list[Object]:
-    base: Object = {
-        "name": kind.plural,
-        "singularName": kind.kind.lower(),
-        "namespaced": kind.namespaced,
-        "kind": kind.kind,
-        "shortNames": list(kind.short_names),
-        "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
-    }
-    entries = [base]
-    for sub in kind.subresources:
-        entry = {
-            "name": f"{kind.plural}/{sub}",
-            "singularName": "",
-            "namespaced": kind.namespaced,
-            "kind": kind.kind,
-        }
-        entry["verbs"] = {"log": ["get"], "eviction": ["create"]}.get(sub, ["get", "patch", "update"])
-        if sub == "eviction":  # kubectl drain looks for exactly this before it uses the eviction API
-            entry |= {"kind": "Eviction", "group": "policy", "version": "v1"}
-        entries.append(entry)
-    return entries
 
 
 class _QuietHandler(WSGIRequestHandler):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ops.local.kubernetes.kinds import CLAIM, DAEMON_SET, JOB, NODE, PERSISTENT_VOLUME, POD, SERVICE, Kind
+from ops.local.kubernetes.kinds import CLAIM, DAEMON_SET, EVENT, JOB, NODE, PERSISTENT_VOLUME, POD, SERVICE, Kind
 from ops.local.kubernetes.objects import Object, condition_is, is_terminating, labels_of, name_of, seconds
 
 Column = tuple[str, Callable[[Object], Any]]
@@ -130,6 +130,13 @@ _COLUMNS: dict[Kind, tuple[Column, ...]] = {
         ("Age", _age),
     ),
     CLAIM: (("Status", _status("phase", "Pending")), ("Volume", _spec("volumeName", "")), ("Age", _age)),
+    EVENT: (
+        ("Last Seen", lambda e: _duration(time.time() - seconds(e["lastTimestamp"]))),
+        ("Type", lambda e: e.get("type", "")),
+        ("Reason", lambda e: e.get("reason", "")),
+        ("Object", lambda e: f"{e['involvedObject']['kind'].lower()}/{e['involvedObject']['name']}"),
+        ("Message", lambda e: e.get("message", "")),
+    ),
     PERSISTENT_VOLUME: (("Capacity", _capacity), ("Status", _status("phase", "Available")), ("Age", _age)),
 }
 _DEFAULT: tuple[Column, ...] = (("Age", _age),)

@@ -69,14 +69,17 @@ class Scenario:
     def __init__(self, cluster: LocalCluster, name: str, orders: Path, time_scale: float) -> None:
         self.cluster, self.namespace, self.scale = cluster, name, time_scale
         self._orders = orders
-        self._api = cluster.api_client()
+        self._api: Any = cluster.api_client()
         # Any: the client takes plain dictionaries as well as its own models.
         self.core: Any = client.CoreV1Api(self._api)
         self.batch: Any = client.BatchV1Api(self._api)
         self.policy: Any = client.PolicyV1Api(self._api)
         self.started_s = 0.0
         orders.mkdir(parents=True)
-        self.core.create_namespace({"metadata": {"name": name}})
+        self._create_namespace()
+
+    def _create_namespace(self) -> None:
+        self.core.create_namespace({"metadata": {"name": self.namespace}})
 
     def start(self, spec: Object, *, term: Any = (1, 143), pod: Object | None = None, job: str = "job") -> None:
         """Creates the Job and waits until all its pods are Ready: time 0."""
