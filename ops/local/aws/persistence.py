@@ -9,14 +9,24 @@ from __future__ import annotations
 import hashlib
 import importlib
 import io
+import logging
 import os
 import pickle
 import threading
 import types
 import weakref
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from moto.backends import get_backend
 from moto.core.base_backend import BackendDict
 from moto.s3.models import FakeKey
@@ -24,10 +34,31 @@ from moto.s3.models import FakeKey
 from ops.local.aws.cloudformation import state
 from ops.local.aws.gate import GATE
 
-SERVICES = (
-    "autoscaling awslambda budgets cloudtrail cloudwatch codebuild ec2 ecr eks events fsx iam kms logs s3 "
-    "scheduler secretsmanager servicequotas sns sqs ssm sts"
-).split()
+SERVICES = [
+    "autoscaling",
+    "awslambda",
+    "budgets",
+    "cloudtrail",
+    "cloudwatch",
+    "codebuild",
+    "ec2",
+    "ecr",
+    "eks",
+    "events",
+    "fsx",
+    "iam",
+    "kms",
+    "logs",
+    "s3",
+    "scheduler",
+    "secretsmanager",
+    "servicequotas",
+    "sns",
+    "sqs",
+    "ssm",
+    "sts",
+]
+LOG = logging.getLogger(__name__)
 BLOB_BYTES = 65536
 SAVE_EVERY_S = 0.5
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -56,8 +87,13 @@ class _Pickler(pickle.Pickler):
             return (threading.RLock, ()) if isinstance(obj, _LOCKS[1]) else (threading.Lock, ())
         if isinstance(obj, weakref.WeakValueDictionary):
             return weakref.WeakValueDictionary, (dict(obj),)
-        if isinstance(obj, FakeKey) and obj.contentsize >= BLOB_BYTES:
+        if isinstance(obj, FakeKey) and _is_big(obj):
             return _restore_key, (_key_state(obj), self._key_blob(obj))
+        if isinstance(obj, (RSAPrivateKey, EllipticCurvePrivateKey)):
+            pem = obj.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            return _restore_private_key, (pem,)
+        if isinstance(obj, defaultdict) and type(obj) is not defaultdict:
+            return _restore_defaultdict, (type(obj), obj.default_factory), obj.__dict__, None, iter(obj.items())
         if isinstance(obj, types.FunctionType) and "<lambda>" in obj.__qualname__:
             return _restore_nested_dict, ()
         return NotImplemented
@@ -70,8 +106,26 @@ class _Pickler(pickle.Pickler):
         return digest
 
 
+def _restore_private_key(pem: bytes) -> Any:
+    return load_pem_private_key(pem, None)
+
+
+def _is_big(key: FakeKey) -> bool:
+    try:
+        return len(key.value) >= BLOB_BYTES
+    except ValueError:  # its file is closed once it is deleted
+        return False
+
+
 def _key_state(key: FakeKey) -> dict[str, Any]:
     return {k: v for k, v in key.__dict__.items() if k not in ("_value_buffer", "lock")}
+
+
+def _restore_defaultdict(kind: type[defaultdict[Any, Any]], factory: Any) -> defaultdict[Any, Any]:
+    """Subclasses of moto's want arguments that their own reduction does not give."""
+    made = kind.__new__(kind)
+    defaultdict.__init__(made, factory)
+    return made
 
 
 def _restore_nested_dict() -> Any:
@@ -80,8 +134,6 @@ def _restore_nested_dict() -> Any:
 
 
 def _nested_dict() -> Any:
-    from collections import defaultdict
-
     return defaultdict(dict)
 
 
@@ -153,7 +205,10 @@ class Store:
 
     def _run(self) -> None:
         while not self._stop.wait(SAVE_EVERY_S):
-            self.save()
+            try:
+                self.save()
+            except Exception:  # the next one may well succeed, and the last complete one stays
+                LOG.exception("no snapshot")
 
 
 def _take(service: str) -> dict[str, dict[str, Any]]:

@@ -71,7 +71,7 @@ def serve(state_dir: Path) -> None:
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     store.save_forever()
     _announce(state_dir, port)
-    threading.Thread(target=world.resume, name="resume", daemon=True).start()
+    threading.Thread(target=world.go, name="go", daemon=True).start()
     server.serve_forever(poll_interval=0.1)
     store.stop()
 

@@ -51,6 +51,12 @@ def application() -> Application:
     return Application()
 
 
+def go() -> None:
+    """Lets time pass, and goes on with what a stopped server left behind; after the state is loaded."""
+    services.start_clock()
+    resume()
+
+
 def resume() -> None:
     """Goes on with what a stopped server left behind."""
     for region in list(state.REGIONS.values()):

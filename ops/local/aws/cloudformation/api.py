@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import unquote, urlparse
 
 from moto.core.exceptions import ServiceException
@@ -49,7 +48,9 @@ class CloudFormationApi(BaseResponse):
         kind = self._get_param("ChangeSetType") or "UPDATE"
         stack = self._stack_for_change(stack_name, kind)
         if self._region.change_set(name, stack.id):
-            raise AlreadyExistsError(f"ChangeSet {name} cannot be created due to a mismatch with existing attributes")
+            raise AlreadyExistsError(
+                f"ChangeSet {name} cannot be created due to a mismatch with existing attributes"
+            )
         change_set = self._new_change_set(name, kind, stack)
         try:
             change_set.settings.parameters = parameters.resolve(
@@ -177,9 +178,7 @@ class CloudFormationApi(BaseResponse):
         if stack is None or stack.status == GONE:
             return EmptyResult()
         if stack.termination_protection:
-            raise ValidationError(
-                f"Stack [{stack.name}] cannot be deleted while TerminationProtection is enabled"
-            )
+            raise ValidationError(f"Stack [{stack.name}] cannot be deleted while TerminationProtection is enabled")
         if stack.status != "DELETE_IN_PROGRESS":
             stack.token = self._get_param("ClientRequestToken") or ""
             before, retain = stack.status, list(self._get_param("RetainResources") or [])

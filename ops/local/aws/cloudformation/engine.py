@@ -19,6 +19,7 @@ from ops.local.aws.cloudformation.work import Worker, reason_of
 from ops.local.aws.gate import GATE
 
 LOG = logging.getLogger(__name__)
+ANSWER_AFTER_S = 4.0
 
 
 class Operation:
@@ -80,9 +81,7 @@ class Operation:
             and resource.properties != before[name].properties
         ]
         needs = graph.reverse({name: self.stack.resources[name].depends & set(changed) for name in changed})
-        failed = graph.run(
-            needs, lambda name: self.worker.restore(self.stack.resources[name], before[name])
-        )
+        failed = graph.run(needs, lambda name: self.worker.restore(self.stack.resources[name], before[name]))
         if failed:
             set_stack(self.stack, "UPDATE_ROLLBACK_FAILED", self._names(failed, "update"))
             return
@@ -94,8 +93,7 @@ class Operation:
         made = [
             resource
             for name, resource in self.stack.resources.items()
-            if resource.physical_id
-            and (name not in before or resource.physical_id != before[name].physical_id)
+            if resource.physical_id and (name not in before or resource.physical_id != before[name].physical_id)
         ]
         self._delete(made, on_create=True)
         with GATE.changing():
@@ -208,7 +206,7 @@ class Operation:
         *,
         on_create: bool = False,
         policy: Callable[[Resource], str] = lambda r: r.deletion_policy,
-        keep: Callable[[Resource], bool] = lambda r: False,
+        keep: Callable[[Resource], bool] = lambda _: False,
     ) -> dict[str, Exception]:
         """Removes them, each after all that depends on it; gives what stayed."""
         existing = {f"{r.logical_id}/{r.physical_id}": r for r in resources if r.physical_id}
@@ -221,7 +219,9 @@ class Operation:
 
         def remove(key: str) -> None:
             chosen = "Retain" if keep(existing[key]) else policy(existing[key])
-            self.worker.delete(existing[key], "Delete" if on_create and chosen == "RetainExceptOnCreate" else chosen)
+            self.worker.delete(
+                existing[key], "Delete" if on_create and chosen == "RetainExceptOnCreate" else chosen
+            )
 
         failed = graph.run(graph.reverse(needs), remove)
         return {key.split("/")[0]: error for key, error in failed.items()}
@@ -234,7 +234,10 @@ class Operation:
 
 
 def start(stack: Stack, work: Callable[[], None]) -> None:
-    """Runs an operation in the background, as the API's callers expect; its status tells how it goes."""
+    """Runs an operation in the background, as the API's callers expect; its status tells how it goes.
+
+    The answer waits a little: the CLI looks at once and then every five seconds only.
+    """
 
     def run() -> None:
         try:
@@ -244,7 +247,9 @@ def start(stack: Stack, work: Callable[[], None]) -> None:
             status = stack.status.replace("_IN_PROGRESS", "_FAILED")
             set_stack(stack, status, f"Internal Failure of the emulator: {error}")
 
-    threading.Thread(target=run, name=f"stack-{stack.name}", daemon=True).start()
+    thread = threading.Thread(target=run, name=f"stack-{stack.name}", daemon=True)
+    thread.start()
+    thread.join(ANSWER_AFTER_S)
 
 
 def begin_update(stack: Stack, settings: Settings) -> None:

@@ -20,7 +20,9 @@ _IGNORED_KEYWORDS = ("pattern", "format", "patternProperties")
 
 @lru_cache(maxsize=256)
 def schema_of(resource_type: str, region: str) -> Schema | None:
-    """The type's schema in the region, or None where AWS has none."""
+    """The type's schema in the region, or None where AWS has none, as for custom resources."""
+    if resource_type.startswith("Custom::"):
+        return None
     try:
         return dict(PROVIDER_SCHEMA_MANAGER.get_resource_schema(region, resource_type).schema)
     except ResourceNotFoundError:

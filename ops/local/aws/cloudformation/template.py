@@ -16,8 +16,19 @@ Template = dict[str, Any]
 
 SUB_VARIABLE = re.compile(r"\$\{([^!][^}]*)\}")
 SECTIONS = frozenset(
-    "AWSTemplateFormatVersion Description Metadata Parameters Mappings Conditions "
-    "Rules Transform Resources Outputs Hooks".split()
+    [
+        "AWSTemplateFormatVersion",
+        "Description",
+        "Metadata",
+        "Parameters",
+        "Mappings",
+        "Conditions",
+        "Rules",
+        "Transform",
+        "Resources",
+        "Outputs",
+        "Hooks",
+    ]
 )
 
 

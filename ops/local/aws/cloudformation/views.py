@@ -64,9 +64,16 @@ def _output(output: state.Output) -> View:
 
 def stack_summary(found: state.Stack) -> View:
     """A stack as ListStacks shows it."""
-    kept = (
-        "StackId StackName CreationTime LastUpdatedTime DeletionTime StackStatus StackStatusReason DriftInformation"
-    ).split()
+    kept = [
+        "StackId",
+        "StackName",
+        "CreationTime",
+        "LastUpdatedTime",
+        "DeletionTime",
+        "StackStatus",
+        "StackStatusReason",
+        "DriftInformation",
+    ]
     return {key: value for key, value in stack(found).items() if key in kept}
 
 

@@ -49,14 +49,14 @@ class Worker:
         set_resource(self.stack, resource, "CREATE_COMPLETE")
 
     def _make(self, resource: Resource, properties: dict[str, Any]) -> None:
-        model, context = self._model(resource), self._context(resource)
-        adopted = model.find(context, properties) if self.import_existing else None
+        model, context = self._model(resource), self._context(resource, properties)
+        adopted = model.find(context) if self.import_existing else None
         if adopted is not None:
             self._claim(resource, adopted)
             return
         self._strike("create_fails", resource)
         slow = LIVE.strikes("slow", resource.type, resource.logical_id)
-        made = model.create(context, properties)
+        made = model.create(context)
         self._claim(resource, made)
         if slow is not None:
             until = time.monotonic() + LIVE.real_s(slow.extra_s)
@@ -103,7 +103,7 @@ class Worker:
             model = models.find(resource.type)
             if model is None:
                 raise ResourceFailure(f"This emulator has no model for {resource.type}")
-            model.delete(self._context(resource), resource.physical_id, resource.properties)
+            model.delete(self._context(resource, resource.properties))
         except Exception as error:
             set_resource(self.stack, resource, "DELETE_FAILED", reason_of(error))
             raise ResourceFailure(reason_of(error)) from error
@@ -127,8 +127,7 @@ class Worker:
         return old
 
     def _change(self, resource: Resource, properties: dict[str, Any]) -> None:
-        model, context = self._model(resource), self._context(resource)
-        changed = model.update(context, resource.physical_id, resource.properties, properties)
+        changed = self._model(resource).update(self._context(resource, properties))
         with GATE.changing():
             resource.properties = properties
             resource.attributes = {**resource.attributes, **changed}
@@ -137,8 +136,11 @@ class Worker:
         properties: dict[str, Any] = self.evaluator.value(body.get("Properties", {}))
         wrong = schemas.violations(resource.type, self.stack.region, properties)
         if wrong:
-            raise ResourceFailure("Properties validation failed for resource {} with message:\n{}".format(
-                resource.logical_id, "\n".join(wrong)))
+            raise ResourceFailure(
+                "Properties validation failed for resource {} with message:\n{}".format(
+                    resource.logical_id, "\n".join(wrong)
+                )
+            )
         if not resource.physical_id:
             resource.properties = properties
         return properties
@@ -155,7 +157,7 @@ class Worker:
             raise ValidationError(f"Template format error: Unrecognized resource types: [{resource.type}]")
         return model
 
-    def _context(self, resource: Resource) -> Context:
+    def _context(self, resource: Resource, properties: dict[str, Any]) -> Context:
         return Context(
             region=self.stack.region,
             account=ACCOUNT,
@@ -164,6 +166,9 @@ class Worker:
             logical_id=resource.logical_id,
             type=resource.type,
             stack_tags=self.stack.settings.tags,
+            properties=properties,
+            old=resource.properties,
+            physical_id=resource.physical_id,
             claim=lambda made: self._claim(resource, made),
             cancelled=self.cancelled,
         )

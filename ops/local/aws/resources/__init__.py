@@ -7,10 +7,28 @@ from functools import lru_cache
 
 from ops.local.aws.resources.base import ResourceModel
 
-MODULES = (
-    "cdk_metadata cloudwatch codebuild custom ec2_network ec2_security ec2_compute ecr eks eks_nodes events fsx "
-    "iam kms lambda_functions logs s3 scheduler sns ssm"
-).split()
+MODULES = [
+    "cdk_metadata",
+    "cloudwatch",
+    "codebuild",
+    "custom",
+    "ec2_network",
+    "ec2_security",
+    "ec2_compute",
+    "ecr",
+    "eks",
+    "eks_nodes",
+    "events",
+    "fsx",
+    "iam",
+    "kms",
+    "lambda_functions",
+    "logs",
+    "s3",
+    "scheduler",
+    "sns",
+    "ssm",
+]
 
 
 @lru_cache(maxsize=1)

@@ -43,7 +43,13 @@ class Context:
     logical_id: str
     type: str
     stack_tags: Mapping[str, str]
-    claim: Callable[[Made], None] = lambda made: None
+    properties: Properties = field(default_factory=dict)
+    """What the resource is to be; in a deletion what it was."""
+    old: Properties = field(default_factory=dict)
+    """In an update what it was."""
+    physical_id: str = ""
+    """In an update or a deletion which it is."""
+    claim: Callable[[Made], None] = lambda _: None
     """Tells the engine at once what exists, so that a later failure does not leave it behind."""
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -92,21 +98,22 @@ class ResourceModel(ABC):
     type: ClassVar[str]
 
     @abstractmethod
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """Makes it and waits until it can be used."""
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """Changes it in place; gives the attributes that changed."""
-        changed = sorted(k for k in {*old, *new} - {"Tags"} if old.get(k) != new.get(k))
+        old, new = ctx.old, ctx.properties
+        changed = sorted(key for key in {*old, *new} - {"Tags"} if old.get(key) != new.get(key))
         if changed:
             raise ResourceFailure(f"This emulator cannot update {', '.join(changed)} of {self.type} in place")
         return {}
 
     @abstractmethod
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Removes it and waits until it is gone; what is gone already is no error."""
 
-    def find(self, ctx: Context, properties: Properties) -> Made | None:
+    def find(self, ctx: Context) -> Made | None:  # noqa: ARG002 - for those that have names
         """The resource that exists by that name already, to be adopted; None for what has no name."""
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ops.local.aws.resources.base import Attributes, Context, Made, Properties, ResourceModel
+from ops.local.aws.resources.base import Attributes, Context, Made, ResourceModel
 
 
 class CdkMetadata(ResourceModel):
@@ -10,15 +10,15 @@ class CdkMetadata(ResourceModel):
 
     type = "AWS::CDK::Metadata"
 
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """A name and nothing behind it, as in AWS."""
         return Made(ctx.name())
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """Nothing to change."""
         return {}
 
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Nothing to remove."""
 
 

@@ -22,41 +22,41 @@ class Repository(ResourceModel):
 
     type = "AWS::ECR::Repository"
 
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """Makes the repository."""
-        name = properties.get("RepositoryName") or ctx.name(200, lower=True)
+        name = ctx.properties.get("RepositoryName") or ctx.name(200, lower=True)
         found = ctx.client("ecr").create_repository(
             repositoryName=name,
-            tags=ctx.tag_list(properties.get("Tags")),
-            imageTagMutability=properties.get("ImageTagMutability", "MUTABLE"),
-            imageScanningConfiguration=_scanning(properties),
+            tags=ctx.tag_list(ctx.properties.get("Tags")),
+            imageTagMutability=ctx.properties.get("ImageTagMutability", "MUTABLE"),
+            imageScanningConfiguration=_scanning(ctx.properties),
         )["repository"]
         made = self._made(found)
         ctx.claim(made)
-        self._policies(ctx, name, properties)
+        self._policies(ctx, name, ctx.properties)
         return made
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """Changes policies, scanning and mutability."""
         ecr = ctx.client("ecr")
         ecr.put_image_tag_mutability(
-            repositoryName=physical_id, imageTagMutability=new.get("ImageTagMutability", "MUTABLE")
+            repositoryName=ctx.physical_id, imageTagMutability=ctx.properties.get("ImageTagMutability", "MUTABLE")
         )
         ecr.put_image_scanning_configuration(
-            repositoryName=physical_id, imageScanningConfiguration=_scanning(new)
+            repositoryName=ctx.physical_id, imageScanningConfiguration=_scanning(ctx.properties)
         )
-        self._policies(ctx, physical_id, new)
+        self._policies(ctx, ctx.physical_id, ctx.properties)
         return {}
 
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Removes the repository; ECR refuses while it holds images, unless EmptyOnDelete."""
-        force = str(properties.get("EmptyOnDelete", False)).lower() == "true"
+        force = str(ctx.properties.get("EmptyOnDelete", False)).lower() == "true"
         with absent_is_fine():
-            ctx.client("ecr").delete_repository(repositoryName=physical_id, force=force)
+            ctx.client("ecr").delete_repository(repositoryName=ctx.physical_id, force=force)
 
-    def find(self, ctx: Context, properties: Properties) -> Made | None:
+    def find(self, ctx: Context) -> Made | None:
         """The repository of that name, if it exists."""
-        name = properties.get("RepositoryName")
+        name = ctx.properties.get("RepositoryName")
         if not name:
             return None
         try:

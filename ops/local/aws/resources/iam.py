@@ -25,43 +25,43 @@ class Role(ResourceModel):
 
     type = "AWS::IAM::Role"
 
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """Makes the role."""
         iam = ctx.client("iam")
-        name = properties.get("RoleName") or ctx.name()
+        name = ctx.properties.get("RoleName") or ctx.name()
         role = iam.create_role(
             RoleName=name,
-            Path=properties.get("Path", "/"),
-            AssumeRolePolicyDocument=json.dumps(properties["AssumeRolePolicyDocument"]),
-            Description=properties.get("Description", ""),
-            MaxSessionDuration=int(properties.get("MaxSessionDuration", 3600)),
-            Tags=_plain_tags(ctx, properties),
+            Path=ctx.properties.get("Path", "/"),
+            AssumeRolePolicyDocument=json.dumps(ctx.properties["AssumeRolePolicyDocument"]),
+            Description=ctx.properties.get("Description", ""),
+            MaxSessionDuration=int(ctx.properties.get("MaxSessionDuration", 3600)),
+            Tags=_plain_tags(ctx, ctx.properties),
         )["Role"]
         made = Made(name, {"Arn": role["Arn"], "RoleId": role["RoleId"]})
         ctx.claim(made)
-        self._bring_policies(iam, name, {}, properties)
+        self._bring_policies(iam, name, {}, ctx.properties)
         return made
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """Changes trust and policies."""
         iam = ctx.client("iam")
         iam.update_assume_role_policy(
-            RoleName=physical_id, PolicyDocument=json.dumps(new["AssumeRolePolicyDocument"])
+            RoleName=ctx.physical_id, PolicyDocument=json.dumps(ctx.properties["AssumeRolePolicyDocument"])
         )
         iam.update_role(
-            RoleName=physical_id,
-            Description=new.get("Description", ""),
-            MaxSessionDuration=int(new.get("MaxSessionDuration", 3600)),
+            RoleName=ctx.physical_id,
+            Description=ctx.properties.get("Description", ""),
+            MaxSessionDuration=int(ctx.properties.get("MaxSessionDuration", 3600)),
         )
-        self._bring_policies(iam, physical_id, old, new)
+        self._bring_policies(iam, ctx.physical_id, ctx.old, ctx.properties)
         return {}
 
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Removes the role with the policies that it was made with."""
         iam = ctx.client("iam")
         with absent_is_fine():
-            self._bring_policies(iam, physical_id, properties, {})
-            iam.delete_role(RoleName=physical_id)
+            self._bring_policies(iam, ctx.physical_id, ctx.properties, {})
+            iam.delete_role(RoleName=ctx.physical_id)
 
     @staticmethod
     def _bring_policies(iam: Any, name: str, old: Properties, new: Properties) -> None:
@@ -85,25 +85,29 @@ class Policy(ResourceModel):
 
     type = "AWS::IAM::Policy"
 
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """Puts the policy on every role."""
-        if not properties.get("Roles") and not properties.get("Users") and not properties.get("Groups"):
+        if (
+            not ctx.properties.get("Roles")
+            and not ctx.properties.get("Users")
+            and not ctx.properties.get("Groups")
+        ):
             raise ResourceFailure("At least one of [Groups,Roles,Users] must be non-empty.")
-        self._put(ctx, properties)
-        return Made(ctx.name(), {"Id": properties["PolicyName"]})
+        self._put(ctx, ctx.properties)
+        return Made(ctx.name(), {"Id": ctx.properties["PolicyName"]})
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """Puts the new text, and takes it from roles that it left."""
-        self._put(ctx, new)
-        left = set(old.get("Roles", ())) - set(new.get("Roles", ()))
-        self._remove(ctx, old["PolicyName"], sorted(left))
-        if old["PolicyName"] != new["PolicyName"]:
-            self._remove(ctx, old["PolicyName"], list(old.get("Roles", ())))
+        self._put(ctx, ctx.properties)
+        left = set(ctx.old.get("Roles", ())) - set(ctx.properties.get("Roles", ()))
+        self._remove(ctx, ctx.old["PolicyName"], sorted(left))
+        if ctx.old["PolicyName"] != ctx.properties["PolicyName"]:
+            self._remove(ctx, ctx.old["PolicyName"], list(ctx.old.get("Roles", ())))
         return {}
 
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Takes the policy from every role."""
-        self._remove(ctx, properties["PolicyName"], list(properties.get("Roles", ())))
+        self._remove(ctx, ctx.properties["PolicyName"], list(ctx.properties.get("Roles", ())))
 
     @staticmethod
     def _put(ctx: Context, p: Properties) -> None:
@@ -124,45 +128,47 @@ class ManagedPolicy(ResourceModel):
 
     type = "AWS::IAM::ManagedPolicy"
 
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """Makes the policy and attaches it."""
         iam = ctx.client("iam")
         arn = iam.create_policy(
-            PolicyName=properties.get("ManagedPolicyName") or ctx.name(),
-            Path=properties.get("Path", "/"),
-            Description=properties.get("Description", ""),
-            PolicyDocument=json.dumps(properties["PolicyDocument"]),
+            PolicyName=ctx.properties.get("ManagedPolicyName") or ctx.name(),
+            Path=ctx.properties.get("Path", "/"),
+            Description=ctx.properties.get("Description", ""),
+            PolicyDocument=json.dumps(ctx.properties["PolicyDocument"]),
         )["Policy"]["Arn"]
         made = Made(arn, {"PolicyArn": arn})
         ctx.claim(made)
-        for role in properties.get("Roles", ()):
+        for role in ctx.properties.get("Roles", ()):
             iam.attach_role_policy(RoleName=role, PolicyArn=arn)
         return made
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """A new default version, and the new roles."""
         iam = ctx.client("iam")
-        if old["PolicyDocument"] != new["PolicyDocument"]:
-            self._drop_old_versions(iam, physical_id)
+        if ctx.old["PolicyDocument"] != ctx.properties["PolicyDocument"]:
+            self._drop_old_versions(iam, ctx.physical_id)
             iam.create_policy_version(
-                PolicyArn=physical_id, PolicyDocument=json.dumps(new["PolicyDocument"]), SetAsDefault=True
+                PolicyArn=ctx.physical_id,
+                PolicyDocument=json.dumps(ctx.properties["PolicyDocument"]),
+                SetAsDefault=True,
             )
-        before, after = set(old.get("Roles", ())), set(new.get("Roles", ()))
+        before, after = set(ctx.old.get("Roles", ())), set(ctx.properties.get("Roles", ()))
         for role in after - before:
-            iam.attach_role_policy(RoleName=role, PolicyArn=physical_id)
+            iam.attach_role_policy(RoleName=role, PolicyArn=ctx.physical_id)
         for role in before - after:
-            iam.detach_role_policy(RoleName=role, PolicyArn=physical_id)
+            iam.detach_role_policy(RoleName=role, PolicyArn=ctx.physical_id)
         return {}
 
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Detaches the policy and removes it."""
         iam = ctx.client("iam")
         with absent_is_fine():
-            attached = iam.list_entities_for_policy(PolicyArn=physical_id)["PolicyRoles"]
+            attached = iam.list_entities_for_policy(PolicyArn=ctx.physical_id)["PolicyRoles"]
             for role in attached:
-                iam.detach_role_policy(RoleName=role["RoleName"], PolicyArn=physical_id)
-            self._drop_old_versions(iam, physical_id)
-            iam.delete_policy(PolicyArn=physical_id)
+                iam.detach_role_policy(RoleName=role["RoleName"], PolicyArn=ctx.physical_id)
+            self._drop_old_versions(iam, ctx.physical_id)
+            iam.delete_policy(PolicyArn=ctx.physical_id)
 
     @staticmethod
     def _drop_old_versions(iam: Any, arn: str) -> None:
@@ -176,30 +182,30 @@ class InstanceProfile(ResourceModel):
 
     type = "AWS::IAM::InstanceProfile"
 
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """Makes the profile with its role."""
         iam = ctx.client("iam")
-        name = properties.get("InstanceProfileName") or ctx.name()
-        profile = iam.create_instance_profile(InstanceProfileName=name, Path=properties.get("Path", "/"))
+        name = ctx.properties.get("InstanceProfileName") or ctx.name()
+        profile = iam.create_instance_profile(InstanceProfileName=name, Path=ctx.properties.get("Path", "/"))
         made = Made(name, {"Arn": profile["InstanceProfile"]["Arn"]})
         ctx.claim(made)
-        for role in properties["Roles"]:
+        for role in ctx.properties["Roles"]:
             iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=role)
         return made
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """Changes the role."""
         iam = ctx.client("iam")
-        for role in old["Roles"]:
-            iam.remove_role_from_instance_profile(InstanceProfileName=physical_id, RoleName=role)
-        for role in new["Roles"]:
-            iam.add_role_to_instance_profile(InstanceProfileName=physical_id, RoleName=role)
+        for role in ctx.old["Roles"]:
+            iam.remove_role_from_instance_profile(InstanceProfileName=ctx.physical_id, RoleName=role)
+        for role in ctx.properties["Roles"]:
+            iam.add_role_to_instance_profile(InstanceProfileName=ctx.physical_id, RoleName=role)
         return {}
 
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Takes the role out and removes the profile."""
         iam = ctx.client("iam")
         with absent_is_fine():
-            for role in properties["Roles"]:
-                iam.remove_role_from_instance_profile(InstanceProfileName=physical_id, RoleName=role)
-            iam.delete_instance_profile(InstanceProfileName=physical_id)
+            for role in ctx.properties["Roles"]:
+                iam.remove_role_from_instance_profile(InstanceProfileName=ctx.physical_id, RoleName=role)
+            iam.delete_instance_profile(InstanceProfileName=ctx.physical_id)

@@ -19,37 +19,39 @@ class Key(ResourceModel):
 
     type = "AWS::KMS::Key"
 
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """Makes the key."""
         kms = ctx.client("kms")
-        policy = {"Policy": json.dumps(properties["KeyPolicy"])} if "KeyPolicy" in properties else {}
-        tags = [{"TagKey": k, "TagValue": v} for k, v in ctx.tags(properties.get("Tags")).items()]
+        policy = {"Policy": json.dumps(ctx.properties["KeyPolicy"])} if "KeyPolicy" in ctx.properties else {}
+        tags = [{"TagKey": k, "TagValue": v} for k, v in ctx.tags(ctx.properties.get("Tags")).items()]
         key = kms.create_key(
-            Description=properties.get("Description", ""),
-            KeySpec=properties.get("KeySpec", "SYMMETRIC_DEFAULT"),
-            KeyUsage=properties.get("KeyUsage", "ENCRYPT_DECRYPT"),
+            Description=ctx.properties.get("Description", ""),
+            KeySpec=ctx.properties.get("KeySpec", "SYMMETRIC_DEFAULT"),
+            KeyUsage=ctx.properties.get("KeyUsage", "ENCRYPT_DECRYPT"),
             Tags=tags,
             **policy,
         )["KeyMetadata"]
         made = Made(key["KeyId"], {"Arn": key["Arn"], "KeyId": key["KeyId"]})
         ctx.claim(made)
-        self._rotation(ctx, key["KeyId"], properties)
+        self._rotation(ctx, key["KeyId"], ctx.properties)
         return made
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """Changes description, policy and rotation."""
         kms = ctx.client("kms")
-        kms.update_key_description(KeyId=physical_id, Description=new.get("Description", ""))
-        if "KeyPolicy" in new:
-            kms.put_key_policy(KeyId=physical_id, PolicyName="default", Policy=json.dumps(new["KeyPolicy"]))
-        self._rotation(ctx, physical_id, new)
+        kms.update_key_description(KeyId=ctx.physical_id, Description=ctx.properties.get("Description", ""))
+        if "KeyPolicy" in ctx.properties:
+            kms.put_key_policy(
+                KeyId=ctx.physical_id, PolicyName="default", Policy=json.dumps(ctx.properties["KeyPolicy"])
+            )
+        self._rotation(ctx, ctx.physical_id, ctx.properties)
         return {}
 
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Schedules the deletion."""
-        days = int(properties.get("PendingWindowInDays", 30))
+        days = int(ctx.properties.get("PendingWindowInDays", 30))
         with absent_is_fine():
-            ctx.client("kms").schedule_key_deletion(KeyId=physical_id, PendingWindowInDays=days)
+            ctx.client("kms").schedule_key_deletion(KeyId=ctx.physical_id, PendingWindowInDays=days)
 
     @staticmethod
     def _rotation(ctx: Context, key_id: str, p: Properties) -> None:
@@ -64,19 +66,19 @@ class Alias(ResourceModel):
 
     type = "AWS::KMS::Alias"
 
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """Makes the alias."""
         ctx.client("kms").create_alias(
-            AliasName=properties["AliasName"], TargetKeyId=properties["TargetKeyId"]
+            AliasName=ctx.properties["AliasName"], TargetKeyId=ctx.properties["TargetKeyId"]
         )
-        return Made(properties["AliasName"], {"AliasName": properties["AliasName"]})
+        return Made(ctx.properties["AliasName"], {"AliasName": ctx.properties["AliasName"]})
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """Points the alias at another key."""
-        ctx.client("kms").update_alias(AliasName=physical_id, TargetKeyId=new["TargetKeyId"])
+        ctx.client("kms").update_alias(AliasName=ctx.physical_id, TargetKeyId=ctx.properties["TargetKeyId"])
         return {}
 
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Removes the alias."""
         with absent_is_fine():
-            ctx.client("kms").delete_alias(AliasName=physical_id)
+            ctx.client("kms").delete_alias(AliasName=ctx.physical_id)

@@ -17,16 +17,15 @@ from ops.local.aws.resources.base import (
 )
 
 
-
 class Bucket(ResourceModel):
     """A bucket with encryption, versioning, lifecycle and public access block."""
 
     type = "AWS::S3::Bucket"
 
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """Makes and configures the bucket."""
         s3 = ctx.client("s3")
-        name = properties.get("BucketName") or ctx.name(63, lower=True)
+        name = ctx.properties.get("BucketName") or ctx.name(63, lower=True)
         if self._owned(s3, name):  # in us-east-1 S3 itself would say yes to making one's own bucket again
             raise ClientError(
                 {
@@ -42,25 +41,25 @@ class Bucket(ResourceModel):
         s3.create_bucket(Bucket=name, **({"CreateBucketConfiguration": place} if place else {}))
         made = Made(name, self._attributes(ctx, name))
         ctx.claim(made)
-        self._configure(ctx, name, properties)
+        self._configure(ctx, name, ctx.properties)
         return made
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """Configures the bucket anew."""
-        self._configure(ctx, physical_id, new)
+        self._configure(ctx, ctx.physical_id, ctx.properties)
         return {}
 
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Removes the bucket, which S3 refuses while it holds anything."""
         with absent_is_fine():
-            ctx.client("s3").delete_bucket(Bucket=physical_id)
+            ctx.client("s3").delete_bucket(Bucket=ctx.physical_id)
 
-    def find(self, ctx: Context, properties: Properties) -> Made | None:
+    def find(self, ctx: Context) -> Made | None:
         """The bucket of that name, if it exists."""
-        name = properties.get("BucketName")
+        name = ctx.properties.get("BucketName")
         if not name or not self._owned(ctx.client("s3"), name):
             return None
-        self._configure(ctx, name, properties)
+        self._configure(ctx, name, ctx.properties)
         return Made(name, self._attributes(ctx, name))
 
     @staticmethod
@@ -133,7 +132,8 @@ def _lifecycle_rule(rule: Properties) -> dict[str, Any]:
     elif "NoncurrentVersionExpirationInDays" in rule:
         made["NoncurrentVersionExpiration"] = {"NoncurrentDays": int(rule["NoncurrentVersionExpirationInDays"])}
     transitions = [
-        {"Days": int(t["TransitionInDays"]), "StorageClass": t["StorageClass"]} for t in rule.get("Transitions", ())
+        {"Days": int(t["TransitionInDays"]), "StorageClass": t["StorageClass"]}
+        for t in rule.get("Transitions", ())
     ]
     return made | ({"Transitions": transitions} if transitions else {})
 
@@ -143,20 +143,20 @@ class BucketPolicy(ResourceModel):
 
     type = "AWS::S3::BucketPolicy"
 
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """Puts the policy on the bucket."""
-        self._put(ctx, properties)
-        return Made(properties["Bucket"], {"Bucket": properties["Bucket"]})
+        self._put(ctx, ctx.properties)
+        return Made(ctx.properties["Bucket"], {"Bucket": ctx.properties["Bucket"]})
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """Puts the new policy in place of the old one."""
-        self._put(ctx, new)
+        self._put(ctx, ctx.properties)
         return {}
 
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Takes the policy from the bucket."""
         with absent_is_fine():
-            ctx.client("s3").delete_bucket_policy(Bucket=physical_id)
+            ctx.client("s3").delete_bucket_policy(Bucket=ctx.physical_id)
 
     @staticmethod
     def _put(ctx: Context, properties: Properties) -> None:

@@ -17,21 +17,21 @@ class Parameter(ResourceModel):
 
     type = "AWS::SSM::Parameter"
 
-    def create(self, ctx: Context, properties: Properties) -> Made:
+    def create(self, ctx: Context) -> Made:
         """Makes the parameter."""
-        name = properties.get("Name") or f"CFN-{ctx.name(250)}"
-        self._put(ctx, name, properties, overwrite=False)
-        return Made(name, {"Type": properties["Type"], "Value": properties["Value"]})
+        name = ctx.properties.get("Name") or f"CFN-{ctx.name(250)}"
+        self._put(ctx, name, ctx.properties, overwrite=False)
+        return Made(name, {"Type": ctx.properties["Type"], "Value": ctx.properties["Value"]})
 
-    def update(self, ctx: Context, physical_id: str, old: Properties, new: Properties) -> Attributes:
+    def update(self, ctx: Context) -> Attributes:
         """Writes the new value."""
-        self._put(ctx, physical_id, new, overwrite=True)
-        return {"Type": new["Type"], "Value": new["Value"]}
+        self._put(ctx, ctx.physical_id, ctx.properties, overwrite=True)
+        return {"Type": ctx.properties["Type"], "Value": ctx.properties["Value"]}
 
-    def delete(self, ctx: Context, physical_id: str, properties: Properties) -> None:
+    def delete(self, ctx: Context) -> None:
         """Removes the parameter."""
         with absent_is_fine("ParameterNotFound"):
-            ctx.client("ssm").delete_parameter(Name=physical_id)
+            ctx.client("ssm").delete_parameter(Name=ctx.physical_id)
 
     @staticmethod
     def _put(ctx: Context, name: str, p: Properties, overwrite: bool) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import re
 import secrets
-from typing import Any
 from uuid import uuid4
 
 from moto.core.responses import ActionResult, BaseResponse, EmptyResult
-from moto.eks.models import EKSBackend, eks_backends
 
 from ops.local.aws.cloudformation.state import ACCOUNT, now
 from ops.local.aws.services import clock, interfaces, nodegroups
@@ -239,7 +236,9 @@ class EksApi(BaseResponse):
     def _addon_document(self, cluster: Cluster, name: str) -> Document:
         cluster_name = cluster.document["name"]
         associations = [
-            self._associate(cluster, a["serviceAccount"], a["roleArn"], "kube-system", owner=name)["associationArn"]
+            self._associate(cluster, a["serviceAccount"], a["roleArn"], "kube-system", owner=name)[
+                "associationArn"
+            ]
             for a in self._get_param("podIdentityAssociations") or []
         ]
         return {
@@ -380,9 +379,7 @@ class EksApi(BaseResponse):
         document["tags"] = dict(self._get_param("tags") or {})
         return ActionResult({"association": document})
 
-    def _associate(
-        self, cluster: Cluster, account: str, role: str, namespace: str, owner: str = ""
-    ) -> Document:
+    def _associate(self, cluster: Cluster, account: str, role: str, namespace: str, owner: str = "") -> Document:
         for found in cluster.associations.values():
             if (found.document["namespace"], found.document["serviceAccount"]) == (namespace, account):
                 raise rules.InUseError(f"Association already exists: {found.document['associationId']}")

@@ -13,10 +13,28 @@ from ops.local.aws.services import interfaces
 VERSIONS = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
 NO_CONTROL_PLANE_ZONES = ("us-east-1e", "us-west-1b", "ca-central-1d")
 ADDONS = frozenset(
-    "vpc-cni coredns kube-proxy eks-pod-identity-agent aws-ebs-csi-driver aws-efs-csi-driver "
-    "aws-mountpoint-s3-csi-driver aws-fsx-csi-driver snapshot-controller eks-node-monitoring-agent "
-    "amazon-cloudwatch-observability aws-network-flow-monitoring-agent aws-guardduty-agent adot metrics-server "
-    "kube-state-metrics prometheus-node-exporter cert-manager external-dns fluent-bit".split()
+    [
+        "vpc-cni",
+        "coredns",
+        "kube-proxy",
+        "eks-pod-identity-agent",
+        "aws-ebs-csi-driver",
+        "aws-efs-csi-driver",
+        "aws-mountpoint-s3-csi-driver",
+        "aws-fsx-csi-driver",
+        "snapshot-controller",
+        "eks-node-monitoring-agent",
+        "amazon-cloudwatch-observability",
+        "aws-network-flow-monitoring-agent",
+        "aws-guardduty-agent",
+        "adot",
+        "metrics-server",
+        "kube-state-metrics",
+        "prometheus-node-exporter",
+        "cert-manager",
+        "external-dns",
+        "fluent-bit",
+    ]
 )
 Document = dict[str, Any]
 

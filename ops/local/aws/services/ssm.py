@@ -1,3 +1,0 @@
-"""x"""
-def install() -> None:
-    """x"""

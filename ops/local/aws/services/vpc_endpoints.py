@@ -1,0 +1,55 @@
+"""Endpoints in VPCs: gone when they are deleted, and such as services make unasked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.ec2.models import EC2Backend
+
+from ops.local.aws.services import interfaces
+from ops.local.aws.settings import LIVE
+
+
+def install() -> None:
+    """Deleted endpoints leave nothing; GuardDuty makes its own by configuration."""
+    delete, subnet = EC2Backend.delete_vpc_endpoints, EC2Backend.create_subnet
+
+    def delete_vpc_endpoints(self: Any, vpce_ids: list[str] | None = None) -> None:
+        delete(self, vpce_ids)
+        for endpoint_id in vpce_ids or []:
+            self.vpc_end_points.pop(endpoint_id, None)
+
+    def create_subnet(self: Any, vpc_id: str, *args: Any, **kwargs: Any) -> Any:
+        made = subnet(self, vpc_id, *args, **kwargs)
+        if LIVE.current.failures and LIVE.strikes("service_endpoint", "guardduty"):
+            _guardduty(self, vpc_id, made.id)
+        return made
+
+    EC2Backend.delete_vpc_endpoints = delete_vpc_endpoints
+    EC2Backend.create_subnet = create_subnet
+
+
+def _guardduty(backend: Any, vpc_id: str, subnet_id: str) -> None:
+    """Runtime monitoring puts an endpoint and a security group into the VPC, and leaves them there."""
+    tags = {"GuardDutyManaged": "true"}
+    group = backend.create_security_group(
+        f"GuardDutyManagedSecurityGroup-{vpc_id}",
+        f"Associated with VPC-{vpc_id} and tagged as GuardDutyManaged",
+        vpc_id,
+        tags=tags,
+    )
+    endpoint = backend.create_vpc_endpoint(
+        vpc_id=vpc_id,
+        service_name=f"com.amazonaws.{backend.region_name}.guardduty-data",
+        endpoint_type="Interface",
+        policy_document=None,
+        route_table_ids=[],
+        subnet_ids=[],
+        security_group_ids=[group.id],
+        tags=tags,
+    )
+    interface = interfaces.make(
+        backend.region_name, subnet_id, [group.id], f"VPC Endpoint Interface {endpoint.id}"
+    )
+    endpoint.network_interface_ids.append(interface)
+    endpoint.subnet_ids = [subnet_id]
