@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import aws_cdk as cdk
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from environments.environment import Environment
 from environments.versions import addon_versions
-from infra.naming import pin
+from infra.naming import accept, arn, managed, pin
 from k8s.names import SERVICE_ACCOUNT
 
 TOLERATE_ALL = [{"operator": "Exists"}]
@@ -26,16 +25,19 @@ _FSX_ACTIONS = (
 class Addons(Construct):
     """Networking and identity before the nodes; what needs a node to run on after them."""
 
-    def __init__(self, scope: Construct, id: str, env: Environment, cluster: eks.Cluster) -> None:
+    def __init__(
+        self, scope: Construct, id: str, env: Environment, cluster: eks.Cluster, file_system_id: str
+    ) -> None:
         super().__init__(scope, id)
         self._env = env
         self._cluster = cluster
+        self._file_system_id = file_system_id
         self._versions = addon_versions(env.kubernetes_version)
         self._agent = self._add("eks-pod-identity-agent", {})
         # Network policies do nothing on EKS unless the CNI is told to enforce them.
-        self._cni = self._add(
-            "vpc-cni", {"enableNetworkPolicy": "true"}, {"aws-node": self._role("Cni", managed=_CNI_POLICY)}
-        )
+        cni_role = self._role("Cni", policy=_CNI_POLICY)
+        accept(cni_role, "the CNI's own policy, which AWS keeps", managed(_CNI_POLICY))
+        self._cni = self._add("vpc-cni", {"enableNetworkPolicy": "true"}, {"aws-node": cni_role})
         self._proxy = self._add("kube-proxy", {})
 
     def around_nodes(self, nodes: eks.CfnNodegroup) -> None:
@@ -78,28 +80,28 @@ class Addons(Construct):
         return addon
 
     def _role(
-        self, id: str, *, managed: str | None = None, statements: list[iam.PolicyStatement] | None = None
+        self, id: str, *, policy: str | None = None, statements: list[iam.PolicyStatement] | None = None
     ) -> iam.Role:
         principal = iam.ServicePrincipal("pods.eks.amazonaws.com")
         role = iam.Role(
             self,
             f"{id}Role",
             assumed_by=iam.SessionTagsPrincipal(principal),
-            managed_policies=[iam.ManagedPolicy.from_aws_managed_policy_name(managed)] if managed else None,
+            managed_policies=[iam.ManagedPolicy.from_aws_managed_policy_name(policy)] if policy else None,
             inline_policies={"rights": iam.PolicyDocument(statements=statements)} if statements else None,
         )
         pin(role, f"{id}Role")
         return role
 
     def _fsx_role(self) -> iam.Role:
-        """Volumes are static, so the driver only looks at file systems."""
-        arn = f"arn:{cdk.Aws.PARTITION}:fsx:{self._env.region}:{cdk.Aws.ACCOUNT_ID}:file-system/*"
-        return self._role("FsxCsi", statements=[iam.PolicyStatement(actions=list(_FSX_ACTIONS), resources=[arn])])
+        """Volumes are static, so the driver needs no more than the one file system."""
+        own = arn(self._env, "fsx", f"file-system/{self._file_system_id}")
+        return self._role("FsxCsi", statements=[iam.PolicyStatement(actions=list(_FSX_ACTIONS), resources=[own])])
 
     def _let_training_read_secrets(self) -> None:
-        secret = f"arn:{cdk.Aws.PARTITION}:secretsmanager:{self._env.region}:{cdk.Aws.ACCOUNT_ID}:secret:"
         actions = ["secretsmanager:GetSecretValue", "secretsmanager:DescribeSecret"]
-        names = [f"{secret}{name}-??????" for name in self._env.secrets]
+        # Secrets Manager puts six characters of its own behind a name.
+        names = [arn(self._env, "secretsmanager", f"secret:{name}-??????") for name in self._env.secrets]
         role = self._role("Secrets", statements=[iam.PolicyStatement(actions=actions, resources=names)])
         eks.CfnPodIdentityAssociation(
             self,

@@ -10,8 +10,11 @@ import aws_cdk as cdk
 from aws_cdk import cx_api
 
 from environments.environment import Environment, InvalidEnvironmentError, find, load, names
+from environments.rules import not_ready
 from infra.checks import acknowledge
 from infra.stacks import add_stacks
+from infra.template_rules import check_templates
+from infra.templates import Templates
 
 _CDK_JSON = Path(__file__).parent.parent / "cdk.json"
 _LIKE_THE_CLI = {
@@ -24,8 +27,12 @@ _LIKE_THE_CLI = {
 def build(environment: Environment, out_dir: Path | str | None = None) -> cx_api.CloudAssembly:
     """Synthesize the five stacks into `out_dir`, without network or credentials.
 
-    None: where the CDK command line says. Raises jsii's RuntimeError if the validator finds an error.
+    None: where the CDK command line says. Raises InvalidEnvironmentError if the file still lacks something,
+    InvalidTemplateError if a template breaks a rule of ours, jsii's RuntimeError if CDK's validator finds one.
     """
+    missing = not_ready(environment)
+    if missing:
+        raise InvalidEnvironmentError(environment.name, missing)
     app = cdk.App(
         outdir=str(out_dir) if out_dir else None,
         analytics_reporting=False,
@@ -33,7 +40,9 @@ def build(environment: Environment, out_dir: Path | str | None = None) -> cx_api
     )
     add_stacks(app, environment)
     acknowledge(app)
-    return app.synth()
+    assembly = app.synth()
+    check_templates(Templates.read(Path(assembly.directory), environment.name))
+    return assembly
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from environments.environment import Environment
-from infra.naming import bucket_name, pin
+from infra.naming import accept, bucket_name, pin
 
 
 class Archive(Construct):
@@ -38,6 +38,9 @@ class Archive(Construct):
             lifecycle_rules=[self._lifecycle()],
         )
         pin(bucket, "ArchiveBucket")
+        accept(
+            bucket, "Object-level logs are the account's CloudTrail; a log bucket would have to outlive this", "S1"
+        )
         return bucket
 
     def _lifecycle(self) -> s3.LifecycleRule:

@@ -7,6 +7,9 @@ from constructs import IConstruct
 
 ACKNOWLEDGED: dict[str, str] = {
     "CloudFormation-Validate::W3010": "The zone is the environment file's, since a reservation pins it.",
+    "Annotation::@aws-cdk/aws-eks:isolatedSubnetsForKubectlPrivateSubnets": (
+        "Without NAT there is an endpoint for everything that it lists (environments.rules.network)."
+    ),
 }
 
 

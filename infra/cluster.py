@@ -15,26 +15,47 @@ from constructs import Construct
 
 from environments.environment import Environment
 from infra.addons import Addons
-from infra.naming import instance_tags, log_group, node_role, pin
+from infra.naming import accept, instance_tags, managed, node_role, pin
+from infra.observability import control_plane_logs, log_group
 from k8s.names import POOL_LABEL, POOL_SYSTEM, RESEARCHERS_GROUP
 
 _ADMIN_POLICY = "AmazonEKSClusterAdminPolicy"
 _ROOT_GIB = 100
+_PROVIDER_RULES = (
+    *map(managed, (
+        "service-role/AWSLambdaBasicExecutionRole",
+        "service-role/AWSLambdaVPCAccessExecutionRole",
+        "AmazonEC2ContainerRegistryReadOnly",
+    )),
+    'IAM4[Policy::{"Fn::If":["EksClusterKubectlProviderHandlerHasEcrPublicC426D1A5",{"Fn::Join":["",["arn:",'
+    '{"Ref":"AWS::Partition"},":iam::aws:policy/AmazonElasticContainerRegistryPublicReadOnly"]]},'
+    '{"Ref":"AWS::NoValue"}]}]',
+    "IAM5[Resource::<EksClusterKubectlProviderHandlerDA75FB7A.Arn>:*]",
+    "L1",
+)  # fmt: skip
 
 
 class Cluster(Construct):
     """Everything of the cluster that does not cost GPU money."""
 
     def __init__(
-        self, scope: Construct, id: str, env: Environment, *, vpc: ec2.IVpc, subnet_id: str, lustre_clients_id: str
+        self,
+        scope: Construct,
+        id: str,
+        env: Environment,
+        *,
+        vpc: ec2.IVpc,
+        subnet_id: str,
+        lustre_clients_id: str,
+        file_system_id: str,
     ) -> None:
         super().__init__(scope, id)
         self._env = env
-        self._log_group = log_group(self, "Logs", env, f"/aws/eks/{env.name}/cluster")
+        self._log_group = log_group(self, "Logs", env, control_plane_logs(env))
         self._key = self._build_key()
         self.cluster = self._build_cluster(vpc)
         self._build_access()
-        self.addons = Addons(self, "AddOns", env, self.cluster)
+        self.addons = Addons(self, "AddOns", env, self.cluster, file_system_id)
         system_nodes = self._build_system_nodes(subnet_id, lustre_clients_id)
         self.addons.around_nodes(system_nodes)
 
@@ -89,7 +110,19 @@ class Cluster(Construct):
         )  # fmt: skip
         cluster.node.add_dependency(self._log_group)
         pin(cluster, "Cluster")
+        accept(cluster.role, "EKS demands it of the control plane's role", managed("AmazonEKSClusterPolicy"))
+        self._accept_provider(cluster)
         return cluster
+
+    def _accept_provider(self, cluster: eks.Cluster) -> None:
+        """CDK's own functions and roles; its runtime and its policies are CDK's to choose."""
+        provider = cluster.node.try_find_child("KubectlProvider")
+        if provider is not None:
+            accept(
+                provider,
+                "CDK's kubectl provider: the policies and the runtime that CDK gives it",
+                *_PROVIDER_RULES,
+            )
 
     def _endpoint(self) -> eks.EndpointAccess:
         if self._env.endpoint == "private":

@@ -17,8 +17,10 @@ from environments.sections import CapacityBlock, OnDemand, Reservation
 from infra.naming import instance_tags, node_role, pin
 from infra.user_data import gpu_user_data
 from k8s.names import POOL_GPU, POOL_LABEL
+from k8s.placement import GPU_TAINT
 
-GPU_TAINT = eks.CfnNodegroup.TaintProperty(key="nvidia.com/gpu", value="true", effect="NO_SCHEDULE")
+_EFFECTS = {"NoSchedule": "NO_SCHEDULE"}
+"""EKS spells Kubernetes' words its own way."""
 _ROOT_GIB = 200
 _SCALE_UP_AFTER = timedelta(minutes=1)
 """After a block's start: instances launch only once it is active."""
@@ -128,7 +130,11 @@ class GpuNodes(Construct):
                 id=self.launch_template.ref, version=self.launch_template.attr_latest_version_number
             ),
             labels={POOL_LABEL: POOL_GPU},
-            taints=[GPU_TAINT],
+            taints=[
+                eks.CfnNodegroup.TaintProperty(
+                    key=GPU_TAINT["key"], value=GPU_TAINT["value"], effect=_EFFECTS[GPU_TAINT["effect"]]
+                )
+            ],
             # Ends a node before it starts its successor: a reservation has no room for both.
             update_config=eks.CfnNodegroup.UpdateConfigProperty(max_unavailable=1, update_strategy="MINIMAL"),
             force_update_enabled=False,
@@ -141,7 +147,6 @@ class GpuNodes(Construct):
     def _build_scale_up(self, block: CapacityBlock) -> None:
         """EKS scales a block's group down by itself 40 minutes before the end, but never up."""
         env, stack = self._env, cdk.Stack.of(self)
-        groups = f"arn:{stack.partition}:eks:{env.region}:{stack.account}:nodegroup/{env.name}/{env.node_group}/*"
         role = iam.Role(
             self,
             "ScaleUpRole",
@@ -150,7 +155,11 @@ class GpuNodes(Construct):
             ),
             inline_policies={
                 "scale": iam.PolicyDocument(
-                    statements=[iam.PolicyStatement(actions=["eks:UpdateNodegroupConfig"], resources=[groups])]
+                    statements=[
+                        iam.PolicyStatement(
+                            actions=["eks:UpdateNodegroupConfig"], resources=[self.node_group.attr_arn]
+                        )
+                    ]
                 )
             },
         )

@@ -8,7 +8,6 @@ from typing import cast
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_logs as logs
 from constructs import Construct, IConstruct
 
 from environments.environment import Environment
@@ -20,22 +19,22 @@ def pin(resource: IConstruct, logical_id: str) -> None:
     cast(cdk.CfnElement, element).override_logical_id(logical_id)
 
 
-def log_group(scope: Construct, id: str, env: Environment, name: str) -> logs.LogGroup:
-    """A log group of ours: made before whoever writes to it, gone with its stack, with the file's retention."""
-    return logs.LogGroup(
-        scope,
-        id,
-        log_group_name=name,
-        retention=getattr(logs.RetentionDays, _RETENTION[env.logs.retention_days]),
-        removal_policy=cdk.RemovalPolicy.DESTROY,
-    )
+def accept(scope: IConstruct, reason: str, *rules: str) -> None:
+    """Accept cdk-nag's AwsSolutions rules for a construct and what is in it, with the reason beside it."""
+    for rule in rules:
+        cdk.Validations.of(scope).acknowledge(
+            cdk.Acknowledgment(id=f"AwsSolutions::AwsSolutions-{rule}", reason=reason)
+        )
 
 
-_RETENTION = {
-    1: "ONE_DAY", 3: "THREE_DAYS", 5: "FIVE_DAYS", 7: "ONE_WEEK", 14: "TWO_WEEKS", 30: "ONE_MONTH",
-    60: "TWO_MONTHS", 90: "THREE_MONTHS", 120: "FOUR_MONTHS", 150: "FIVE_MONTHS", 180: "SIX_MONTHS",
-    365: "ONE_YEAR", 400: "THIRTEEN_MONTHS", 731: "TWO_YEARS",
-}  # fmt: skip
+def managed(policy: str) -> str:
+    """cdk-nag's name for the use of an AWS managed policy."""
+    return f"IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/{policy}]"
+
+
+def arn(env: Environment, service: str, resource: str) -> str:
+    """An ARN in the environment's region and account."""
+    return f"arn:{cdk.Aws.PARTITION}:{service}:{env.region}:{cdk.Aws.ACCOUNT_ID}:{resource}"
 
 
 def bucket_name(env: Environment) -> str:
@@ -51,14 +50,16 @@ def subnet_masks(cidr: str) -> tuple[int, int]:
 
 def node_role(scope: Construct, id: str, env: Environment) -> iam.Role:
     """What a node may do: join, and pull images. Everything else is Pod Identity's."""
-    managed = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
-    return iam.Role(
+    policies = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
+    role = iam.Role(
         scope,
         id,
         assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
         description=f"Nodes of environment {env.name}",
-        managed_policies=[iam.ManagedPolicy.from_aws_managed_policy_name(name) for name in managed],
+        managed_policies=[iam.ManagedPolicy.from_aws_managed_policy_name(name) for name in policies],
     )
+    accept(role, "EKS demands these two of a node, and AWS keeps them", *map(managed, policies))
+    return role
 
 
 def instance_tags(env: Environment, name: str) -> list[ec2.CfnLaunchTemplate.TagSpecificationProperty]:

@@ -8,7 +8,8 @@ from constructs import Construct
 
 from environments.environment import Environment
 from environments.rules.network import endpoint_services
-from infra.naming import log_group, pin, subnet_masks
+from infra.naming import pin, subnet_masks
+from infra.observability import flow_logs, log_group
 
 
 class Network(Construct):
@@ -94,7 +95,7 @@ class Network(Construct):
         return group
 
     def _build_flow_log(self) -> None:
-        group = log_group(self, "FlowLogGroup", self._env, f"/steadfast/{self._env.name}/flow-log")
+        group = log_group(self, "FlowLogGroup", self._env, flow_logs(self._env))
         role = iam.Role(self, "FlowLogRole", assumed_by=iam.ServicePrincipal("vpc-flow-logs.amazonaws.com"))
         self.vpc.add_flow_log(
             "Rejected",

@@ -109,6 +109,7 @@ class ClusterStack(EnvironmentStack):
             vpc=network.network.vpc,
             subnet_id=network.subnet_ids[0],
             lustre_clients_id=network.lustre_clients_id,
+            file_system_id=storage.volume.file_system_id,
         )
         self.add_stack_dependency(storage)
         self.security_group_id = self.export_value(built.cluster.cluster_security_group_id)
