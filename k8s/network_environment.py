@@ -16,7 +16,6 @@ NEVER_SET = (
     "NCCL_MIN_NCHANNELS",
     "NCCL_NET_GDR_LEVEL",
     "NCCL_PROTO",
-    "NCCL_TUNER_PLUGIN",
     "RDMAV_FORK_SAFE",
 )
 """What AWS's EFA cheat sheet says to leave alone, or what only old versions needed; a test looks for them."""
