@@ -51,26 +51,26 @@ RESTARTS_PER_INDEX = 100
 
 
 def run_charts(app: cdk8s.App, environment: Environment, run: RunSpec) -> list[cdk8s.Chart]:
-    """Everything that one submission of a run adds to the cluster.
+    """Everything that one submission of a run adds to the cluster. Raises as `run_manifests` does."""
+    return [chart_of(app, run.job_name, run_manifests(environment, run))]
+
+
+def run_manifests(environment: Environment, run: RunSpec) -> list[Manifest]:
+    """The same as plain dictionaries, checked. Services first: pods look them up as they start.
 
     Raises InvalidRunError for the run's own problems, DoesNotFitError when the model needs more host memory than
     the instance type has, InvalidManifestError for a broken rule (k8s/rules.py).
     """
     check_run(environment, run)
-    documents = run_manifests(environment, run)
-    check(environment, documents)
-    return [chart_of(app, run.job_name, documents)]
-
-
-def run_manifests(environment: Environment, run: RunSpec) -> list[Manifest]:
-    """The same as plain dictionaries. Services first: pods look them up as they start."""
-    return [
+    documents = [
         headless_service(environment, run),
         network_policy(environment, run),
         *control_manifests(environment, run),
         disruption_budget(environment, run),
         training_job(environment, run),
     ]
+    check(environment, documents)
+    return documents
 
 
 def training_job(environment: Environment, run: RunSpec) -> Manifest:
@@ -165,6 +165,7 @@ def container_variables(environment: Environment, run: RunSpec) -> list[dict[str
         # NVRx orders nodes by it. Without it they are ordered by address, and one replaced pod with a new
         # address changes everybody's rank; then nobody's snapshot in memory is of any use.
         from_field("GROUP_RANK", f"metadata.annotations['{INDEX_ANNOTATION}']"),
+        variable("STEADFAST_IMAGE", run.image),
         *stop_variables(environment),
         *plain({**network_environment(environment), "OMP_NUM_THREADS": "1"}),
         variable("STEADFAST_CONFIG", run.training(environment).model_dump_json()),
