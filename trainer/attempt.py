@@ -242,5 +242,7 @@ class Attempt:
             detail=f"{type(error).__name__}: {error}",
             step=self.state.step + 1,
         )
-        # A traceback keeps the frames, and with them model and optimizer, alive into the next attempt.
+        # Frames and this object would keep model, optimizer and process groups alive into the next attempt; and
+        # as long as gloo's sockets are open, peers wait for their timeout instead of seeing them close.
         traceback.clear_frames(trace)
+        del self.state, self.stepper, self.control, self._watch, self._pace

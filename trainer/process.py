@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,17 +99,11 @@ class Process:
         """NVRx told this rank of a fault; runs in its monitor thread."""
         self.ledger.write(Event.INTERRUPTED, layer="in_process", detail="told")
 
-    def release(self, state: Any) -> None:
-        """The communicators are gone; runs in the main thread before the next attempt.
-
-        Frames of the failed attempt hold its process groups: as long as gloo's sockets are open, peers wait for
-        their timeout instead of seeing them close.
-        """
+    def release(self, _state: Any) -> None:
+        """The communicators are gone; runs in the main thread before the next attempt."""
         self.engine.abort()
         self.hooks = None
-        if state.fn_exception is not None:
-            traceback.clear_frames(state.fn_exception.__traceback__)
-        gc.collect()
+        gc.collect()  # the groups' sockets close with the last reference, and peers see it
         self.ledger.write(Event.ABORTED)
         if self.config.recovery.efa_pause_s:
             time.sleep(self.config.recovery.efa_pause_s)

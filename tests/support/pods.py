@@ -53,6 +53,7 @@ class Job:
         self.paths.make()
         self.port = _free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._scratch: list[Path] = []
         self._described = Environment.model_construct(
             nodes=self.nodes,
             spares=self.spares,
@@ -81,7 +82,9 @@ class Job:
 
     def _spawn(self, name: str, module: str, arguments: list[str], address: str, more: dict[str, str]) -> None:
         shm = Path("/dev/shm") / f"steadfast-test-{os.getpid()}-{self.root.name}" / name
-        scratch = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.root))
+        # NVRx puts its sockets there, and a socket's path must stay below 108 characters.
+        scratch = Path(tempfile.mkdtemp(prefix="steadfast-"))
+        self._scratch.append(scratch)
         variables = {
             "POD_NAME": f"test-1-{name}",
             "POD_UID": name,
@@ -161,6 +164,8 @@ class Job:
                 member.kill()
         for process in self.processes.values():
             process.wait()
+        for folder in self._scratch:
+            shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(Path("/dev/shm") / f"steadfast-test-{os.getpid()}-{self.root.name}", ignore_errors=True)
 
 
