@@ -12,6 +12,9 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 from ops.local.aws.settings import LIVE
+from ops.local.kubernetes.cluster import LocalCluster
+from ops.local.kubernetes.layout import Layout
+from ops.local.kubernetes.nodes import NodeSpec as LocalNodeSpec
 
 NOT_FOUND, CONFLICT = 404, 409
 
@@ -87,10 +90,47 @@ def _node_object(node: NodeSpec) -> dict[str, Any]:
     }
 
 
+class LocalClusterNodes:
+    """Nodes of the project's own local Kubernetes, which run pods as processes."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._cluster = LocalCluster(_state_dir(kubeconfig))
+
+    def add(self, node: NodeSpec) -> None:
+        """Brings a node with its kubelet up."""
+        labels = {"steadfast.dev/instance-id": node.provider_id.rpartition("/")[2], **node.labels}
+        taints = tuple(dict(taint) for taint in node.taints)
+        self._cluster.add_node(LocalNodeSpec(node.name, labels, taints, dict(node.allocatable)))
+
+    def remove(self, name: str) -> None:
+        """Ends the node's processes and takes its object away."""
+        try:
+            self._cluster.remove_node(name)
+        except ApiException as error:
+            if error.status != NOT_FOUND:
+                raise
+
+
+def _state_dir(kubeconfig: Path) -> Path:
+    """The state directory whose local Kubernetes has this kubeconfig."""
+    found = next((p for p in kubeconfig.parents if Layout(p).kubeconfig == kubeconfig), None)
+    if found is None:
+        raise ValueError(f"{kubeconfig} is no kubeconfig of a local Kubernetes")
+    return found
+
+
+def is_local_cluster(kubeconfig: Path) -> bool:
+    """Whether the kubeconfig is one of the project's own local Kubernetes."""
+    return any(Layout(parent).kubeconfig == kubeconfig for parent in kubeconfig.parents)
+
+
 def configured() -> NodeMaker | None:
     """The node maker that the settings name; None without a Kubernetes."""
     settings = LIVE.current
     if settings.kubeconfig is None:
         return None
-    module, _, name = settings.node_maker.partition(":")
-    return cast(NodeMaker, getattr(importlib.import_module(module), name)(settings.kubeconfig))
+    if settings.node_maker:
+        module, _, name = settings.node_maker.partition(":")
+        return cast(NodeMaker, getattr(importlib.import_module(module), name)(settings.kubeconfig))
+    maker = LocalClusterNodes if is_local_cluster(settings.kubeconfig) else KubernetesNodes
+    return maker(settings.kubeconfig)

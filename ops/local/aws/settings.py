@@ -50,8 +50,9 @@ class Settings(BaseModel):
     """Emulated seconds that pass in one real second."""
     kubeconfig: Path | None = None
     """The local Kubernetes that clusters stand for; None: clusters without one."""
-    node_maker: str = "ops.local.aws.nodes:KubernetesNodes"
-    """`module:class` of the NodeMaker that gives node groups their nodes."""
+    node_maker: str = ""
+    """`module:class` of the NodeMaker (ops.local.aws.nodes) that gives node groups their nodes; empty: the
+    local Kubernetes' own nodes if the kubeconfig is its, Node objects alone otherwise."""
     quotas: dict[str, int] = Field(default_factory=dict)
     """Quotas that differ from AWS's defaults, by name (ops.local.aws.services.quotas)."""
     failures: tuple[Failure, ...] = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from ops.local.aws.cloudformation.state import Event, Resource, Stack, now
 from ops.local.aws.gate import GATE
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,7 @@ from cfnlint.schema import ResourceNotFoundError
 from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
 from jsonschema import Draft7Validator
 from jsonschema.exceptions import ValidationError as SchemaError
-from jsonschema.validators import extend
+from jsonschema.validators import extend  # type: ignore[import-untyped]
 
 Schema = Mapping[str, Any]
 
@@ -71,7 +72,19 @@ def _validator() -> Any:
             "object": lambda _, v: isinstance(v, dict),
         }
     )
-    return extend(Draft7Validator, validators=dict.fromkeys(_IGNORED_KEYWORDS), type_checker=types)
+    bounds = {"minimum": _bound(operator.lt, "greater"), "maximum": _bound(operator.gt, "less")}
+    validators = {**dict.fromkeys(_IGNORED_KEYWORDS), **bounds}
+    return extend(Draft7Validator, validators=validators, type_checker=types)
+
+
+def _bound(is_outside: Callable[[float, float], bool], word: str) -> Any:
+    """A bound that takes numbers written as text, as CloudFormation does."""
+
+    def check(_: Any, bound: float, value: Any, __: Schema) -> Iterator[SchemaError]:
+        if _is_scalar(value) and _is_number(value) and is_outside(float(value), bound):
+            yield SchemaError(f"{value} is not {word} or equal to {bound}", validator="minimum")
+
+    return check
 
 
 def _is_scalar(value: object) -> bool:
