@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubernetes.utils.quantity import parse_quantity
-
 from ops.local.kubernetes.kinds import CLAIM, CONFIG_MAP, SECRET
 from ops.local.kubernetes.objects import Object, name_of, namespace_of, uid_of
+from ops.local.kubernetes.quantities import parse_quantity
 from ops.local.kubernetes.store import Ref, Store
 from ops.local.node.substitutions import SHARED_MEMORY, Substitutions
 from ops.local.node.variables import ConfigError, config_data, pod_field

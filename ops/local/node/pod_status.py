@@ -24,6 +24,8 @@ class ContainerRecord:
     waiting_reason: str = "ContainerCreating"
     waiting_message: str = ""
     retry_at_s: float = 0.0
+    """When it runs again after it has ended; 0: not decided."""
+    crashes: int = 0
     termination_message: str = ""
 
     @property
@@ -54,13 +56,16 @@ class ContainerRecord:
             "state": self._state(),
             "lastState": {},
         }
-        if self.before is not None:
-            status["lastState"] = {"terminated": _terminated(self.before, "")}
+        last = self.ended if self.retry_at_s and self.ended else self.before
+        if last is not None:
+            status["lastState"] = {"terminated": _terminated(last, "")}
         return status
 
     def _state(self) -> Object:
         if isinstance(self.now, Running):
             return {"running": {"startedAt": timestamp(self.now.started_at_s)}}
+        if self.retry_at_s:
+            return {"waiting": {"reason": "CrashLoopBackOff"}}
         if isinstance(self.now, Ended):
             return {"terminated": _terminated(self.now, self.termination_message)}
         waiting = {"reason": self.waiting_reason}

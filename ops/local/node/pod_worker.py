@@ -29,7 +29,7 @@ from ops.local.node.runtime import ContainerPlan, Ended, Running, Runtime
 from ops.local.node.substitutions import Substitutions
 from ops.local.node.variables import ConfigError, container_variables, expand, memory_limit_bytes
 
-_FIRST_RESTART_S, _LONGEST_RESTART_S = 10.0, 300.0
+_FIRST_RESTART_S, _LONGEST_RESTART_S, _GOOD_RUN_S = 10.0, 300.0, 600.0
 _MESSAGE_BYTES = 4096
 
 
@@ -129,9 +129,16 @@ class PodWorker:
         if rec.ended is None or not _restarts(pod, rec):
             return False
         if rec.retry_at_s == 0.0:
-            wait_s = min(_FIRST_RESTART_S * 2**rec.attempt, _LONGEST_RESTART_S) * self._s.time_scale
-            rec.retry_at_s = rec.ended.finished_at_s + wait_s
+            rec.retry_at_s = rec.ended.finished_at_s + self._restart_delay_s(rec, rec.ended)
         return time.time() >= rec.retry_at_s
+
+    def _restart_delay_s(self, rec: ContainerRecord, ended: Ended) -> float:
+        """CrashLoopBackOff: at once, then 10 s · 2^n up to 5 minutes, from the start after 10 good minutes."""
+        scale = self._s.time_scale
+        if ended.finished_at_s - ended.started_at_s >= _GOOD_RUN_S * scale:
+            rec.crashes = 0
+        rec.crashes += 1
+        return min(_FIRST_RESTART_S * 2 ** (rec.crashes - 2), _LONGEST_RESTART_S) * scale if rec.crashes > 1 else 0
 
     def _start(self, pod: Object, rec: ContainerRecord) -> None:
         if self._volumes is None:
@@ -235,7 +242,11 @@ class PodWorker:
             done = False
         if done:
             self._release()
-        report = (phase, condition_is(pod, "Ready"), [(r.attempt, r.now, r.waiting_message) for r in self.records])
+        report = (
+            phase,
+            condition_is(pod, "Ready"),
+            [(r.attempt, r.now, r.waiting_message, r.retry_at_s) for r in self.records],
+        )
         if report == self._reported:
             return
         self._reported = report

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
-from kubernetes.utils.quantity import parse_quantity
-
 from ops.local.kubernetes.kinds import CONFIG_MAP, SECRET, Kind
 from ops.local.kubernetes.objects import Object, annotations_of, labels_of, namespace_of
+from ops.local.kubernetes.quantities import parse_quantity
 from ops.local.kubernetes.store import Ref, Store
 from ops.local.node.substitutions import rewrite_path
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.local.kubernetes import LocalCluster
+from ops.local.kubernetes.cluster import LocalCluster
 from ops.local.kubernetes.testing import Scenario, plain_nodes, running_cluster
 
 SCALE = 0.05

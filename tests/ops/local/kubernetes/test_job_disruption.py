@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from ops.local.kubernetes import LocalCluster
+from ops.local.kubernetes.cluster import LocalCluster
 from ops.local.kubernetes.jobs.backoff import IGNORED
 from ops.local.kubernetes.nodes import UNREACHABLE
 from ops.local.kubernetes.objects import annotations_of, condition, finalizers_of, is_terminating, name_of, seconds
