@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from ops import failures
-from ops.commands import demo, environment_files, nodes, runs
+from ops.commands import contents, demo, environment_files, infrastructure, nodes, runs
 
 INTERRUPTED = 130
 
@@ -46,7 +46,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 a bug or a failed verification, 2 invalid input, 3 refused to be safe, "
     "4 something is left over, 5 the cloud or the cluster failed, 6 the training run failed.",
 )
-for group in (environment_files, runs, nodes, demo):
+for group in (environment_files, infrastructure, contents, runs, nodes, demo):
     group.register(app)
 
 

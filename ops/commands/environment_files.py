@@ -9,6 +9,7 @@ from rich.console import Console
 from ops import blueprint
 from ops.console import Output
 from ops.options import Call, EnvironmentArgument, JsonOption, LocalOption
+from ops.price import estimate
 from ops.synth import synthesize
 
 SetOption = Annotated[
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="**Example:** `steadfast init speech-p5`")(init)
     app.command(epilog="**Example:** `steadfast clone two-node-p5 wide --set nodes=4`")(clone)
     app.command(epilog="**Example:** `steadfast synth two-node-p5 --out build/two-node-p5`")(synth)
+    app.command(epilog="**Example:** `steadfast price two-node-p5`")(price)
 
 
 def init(
@@ -68,6 +70,13 @@ def synth(
     with call.output.working(f"synthesizing {call.environment.name}"):
         written = synthesize(call.environment, out, image=image, run=run, local=call.local)
     call.output.result(written.as_dict(), written.show)
+
+
+def price(environment: EnvironmentArgument, local: LocalOption = False, as_json: JsonOption = False) -> None:
+    """What the environment costs, by the hour and by the month: list prices, not a quote."""
+    call = Call.of(environment, local=local, as_json=as_json)
+    found = estimate(call.environment)
+    call.output.result(found.as_dict(), found.show)
 
 
 def _written(console: Console, path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The AWS calls behind the verbs, by boto3 and the CDK command line."""

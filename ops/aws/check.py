@@ -1,0 +1,215 @@
+"""Everything that would fail later, asked before money is spent. One function per question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from botocore.exceptions import BotoCoreError, ClientError
+from rich.console import Console
+from rich.markup import escape
+
+from environments.rules.place import ZONE_UNKNOWN
+from environments.sections import CapacityBlock, OnDemand, Reservation
+from ops.aws.access import Aws, error_code, error_message
+from ops.aws.stacks import bootstrapped
+
+State = Literal["ok", "warning", "failed"]
+P_INSTANCES_QUOTA = "L-417A185B"
+"""Running On-Demand P instances, in vCPUs."""
+G_INSTANCES_QUOTA = "L-DB2E81BA"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer."""
+
+    question: str
+    state: State
+    answer: str
+    fix: str = ""
+
+
+Question = Callable[[Aws], Iterator[Finding]]
+
+
+def account_is_reachable(aws: Aws) -> Iterator[Finding]:
+    """Credentials work."""
+    identity = aws.client("sts").get_caller_identity()
+    yield Finding("credentials", "ok", f"{identity['Arn']} in account {identity['Account']}")
+
+
+def cdk_is_bootstrapped(aws: Aws) -> Iterator[Finding]:
+    """CDK's own stack."""
+    if bootstrapped(aws):
+        yield Finding("CDK bootstrap", "ok", "CDKToolkit is there")
+    else:
+        yield Finding("CDK bootstrap", "warning", "no CDKToolkit stack", "`steadfast deploy` makes it first")
+
+
+def type_is_offered(aws: Aws) -> Iterator[Finding]:
+    """The zone has the instance type."""
+    environment = aws.environment
+    if environment.availability_zone == ZONE_UNKNOWN:
+        return
+    offers = aws.client("ec2").describe_instance_type_offerings(
+        LocationType="availability-zone",
+        Filters=[{"Name": "instance-type", "Values": [environment.instance_type]}],
+    )["InstanceTypeOfferings"]
+    zones = sorted(offer["Location"] for offer in offers)
+    if environment.availability_zone in zones:
+        yield Finding("instance type", "ok", f"{environment.availability_zone} offers {environment.instance_type}")
+    else:
+        where = ", ".join(zones) or f"no zone of {environment.region}"
+        answer = f"{environment.availability_zone} does not offer {environment.instance_type}; {where} does"
+        yield Finding("instance type", "failed", answer, "another availability_zone, in a new environment")
+
+
+def quota_suffices(aws: Aws) -> Iterator[Finding]:
+    """vCPUs of on-demand instances; reservations and blocks do not count against it."""
+    environment = aws.environment
+    if not isinstance(environment.capacity, OnDemand):
+        return
+    code = P_INSTANCES_QUOTA if environment.instance_type.startswith("p") else G_INSTANCES_QUOTA
+    needed = (environment.nodes + environment.spares) * environment.instance.vcpus
+    quota = aws.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]
+    if quota["Value"] >= needed:
+        yield Finding("quota", "ok", f"{quota['Value']:.0f} vCPUs, {needed} needed")
+    else:
+        answer = f"{quota['Value']:.0f} vCPUs of on-demand instances, and {needed} are needed"
+        yield Finding("quota", "failed", answer, f"ask for more: Service Quotas, EC2, {code}")
+
+
+def reservation(aws: Aws) -> dict[str, Any] | None:
+    """The reservation that the environment runs on; None on demand."""
+    capacity = aws.environment.capacity
+    if not isinstance(capacity, Reservation | CapacityBlock):
+        return None
+    found: dict[str, Any] = aws.client("ec2").describe_capacity_reservations(
+        CapacityReservationIds=[capacity.reservation]
+    )["CapacityReservations"][0]
+    return found
+
+
+def reservation_fits(aws: Aws) -> Iterator[Finding]:
+    """Type, zone, size and time of the reservation."""
+    found, environment = reservation(aws), aws.environment
+    if found is None:
+        return
+    name, needed = found["CapacityReservationId"], environment.nodes + environment.spares
+    if found["InstanceType"] != environment.instance_type:
+        answer = f"{name} is of {found['InstanceType']}, the file says {environment.instance_type}"
+        yield Finding("reservation", "failed", answer, "correct one of them")
+    if environment.availability_zone not in (found["AvailabilityZone"], ZONE_UNKNOWN):
+        answer = f"{name} is in {found['AvailabilityZone']}, the environment in {environment.availability_zone}"
+        yield Finding("reservation", "failed", answer, "another zone is another environment: `steadfast clone`")
+    if found["TotalInstanceCount"] < needed:
+        answer = f"{name} holds {found['TotalInstanceCount']} instances, nodes and spares are {needed}"
+        yield Finding("reservation", "failed", answer, "fewer nodes")
+    if found["State"] not in ("active", "scheduled", "payment-pending"):
+        yield Finding("reservation", "failed", f"{name} is {found['State']}", "another reservation")
+    elif found.get("EndDate") and found["EndDate"] <= datetime.now(UTC):
+        yield Finding("reservation", "failed", f"{name} ended at {found['EndDate']:%Y-%m-%d %H:%M}", "another one")
+    else:
+        yield Finding("reservation", "ok", f"{name}: {found['State']} in {found['AvailabilityZone']}")
+
+
+def zone_is_known(aws: Aws) -> Iterator[Finding]:
+    """`from-reservation` is filled in by --write."""
+    if aws.environment.availability_zone == ZONE_UNKNOWN:
+        yield Finding(
+            "zone", "failed", "availability_zone is not known yet", "`steadfast check ENV --write` asks EC2"
+        )
+
+
+def bucket_is_ours(aws: Aws) -> Iterator[Finding]:
+    """A new bucket's name is free, an adopted one is there."""
+    environment, name = aws.environment, aws.bucket
+    try:
+        aws.client("s3").head_bucket(Bucket=name)
+    except ClientError as error:
+        code = error_code(error)
+        if code in ("404", "NoSuchBucket"):
+            if environment.archive.adopt:
+                yield Finding("archive", "failed", f"bucket {name} is not there", "archive.adopt: false makes it")
+            else:
+                yield Finding("archive", "ok", f"bucket {name} will be made")
+        else:
+            answer = f"bucket {name}: {error_message(error)}"
+            yield Finding("archive", "failed", answer, "somebody else's bucket: another archive.bucket")
+        return
+    yield Finding("archive", "ok", f"bucket {name} is there")
+
+
+def image_is_there(aws: Aws) -> Iterator[Finding]:
+    """The image of the file can be pulled."""
+    image = aws.environment.image
+    if image is None:
+        yield Finding("image", "warning", "`image` is not set", "`steadfast image push` sets it, after deploy")
+        return
+    repository, _, digest = image.partition("@")
+    if ".dkr.ecr." not in repository:
+        yield Finding("image", "warning", f"{repository} is not in this account's registry", "nodes must reach it")
+        return
+    try:
+        aws.client("ecr").describe_images(
+            repositoryName=repository.partition("/")[2], imageIds=[{"imageDigest": digest}]
+        )
+    except ClientError as error:
+        yield Finding("image", "failed", f"{image}: {error_message(error)}", "`steadfast image push`")
+        return
+    yield Finding("image", "ok", "is in the registry")
+
+
+def endpoint_costs_time(aws: Aws) -> Iterator[Finding]:
+    """What `cidr` and `private` bring with them."""
+    environment = aws.environment
+    if environment.endpoint != "public" and environment.plugins == "by-stack":
+        answer = f"endpoint {environment.endpoint}: the stack's functions are in the VPC"
+        yield Finding("endpoint", "warning", answer, "destroy waits about 18 minutes for their interfaces")
+
+
+QUESTIONS: tuple[Question, ...] = (
+    account_is_reachable,
+    cdk_is_bootstrapped,
+    type_is_offered,
+    quota_suffices,
+    zone_is_known,
+    reservation_fits,
+    bucket_is_ours,
+    image_is_there,
+    endpoint_costs_time,
+)
+
+
+def ask(aws: Aws) -> list[Finding]:
+    """Every answer. What cannot be asked is a finding, except credentials: without them nothing can."""
+    findings = list(account_is_reachable(aws))
+    for question in QUESTIONS[1:]:
+        try:
+            findings += question(aws)
+        except (ClientError, BotoCoreError) as error:
+            said = error_message(error) if isinstance(error, ClientError) else str(error)
+            findings.append(Finding(question.__name__.replace("_", " "), "warning", f"could not be asked: {said}"))
+    return findings
+
+
+def failed(findings: list[Finding]) -> list[Finding]:
+    """Those that would make a deployment fail."""
+    return [finding for finding in findings if finding.state == "failed"]
+
+
+def show(console: Console, findings: list[Finding]) -> None:
+    """One line each, and its fix."""
+    marks = {"ok": "[green]ok     [/]", "warning": "[yellow]warning[/]", "failed": "[red]failed [/]"}
+    for finding in findings:
+        console.print(f"{marks[finding.state]} {finding.question}: {escape(finding.answer)}")
+        if finding.fix:
+            console.print(f"        {escape(finding.fix)}")
+
+
+def as_dicts(findings: list[Finding]) -> list[dict[str, str]]:
+    """For --json."""
+    return [asdict(finding) for finding in findings]

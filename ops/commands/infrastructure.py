@@ -1,0 +1,263 @@
+"""check, deploy, scale, connect, archive, destroy, inventory: what exists in AWS."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from environments.environment import Environment
+from ops.errors import InvalidInputError, RefusedError
+from ops.options import Call, EnvironmentArgument, JsonOption, LocalOption, YesOption
+from ops.price import estimate
+
+SCALE_LIMIT_S = 1800.0
+EXPORT_LIMIT_S = 4 * 3600.0
+NodesArgument = Annotated[int, typer.Argument(metavar="N", min=0, help="GPU nodes from now on.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs."""
+    app.command(epilog="**Example:** `steadfast check two-node-p5`")(check)
+    app.command(epilog="**Example:** `steadfast deploy two-node-p5`")(deploy)
+    app.command(epilog="**Example:** `steadfast scale two-node-p5 2`")(scale)
+    app.command(epilog="**Example:** `steadfast connect two-node-p5`")(connect)
+    app.command(epilog="**Example:** `steadfast archive two-node-p5`")(archive)
+    app.command(epilog="**Example:** `steadfast destroy two-node-p5 --yes`")(destroy)
+    app.command(epilog="**Example:** `steadfast inventory two-node-p5`")(inventory)
+
+
+def check(
+    environment: EnvironmentArgument,
+    write: Annotated[bool, typer.Option("--write", help="Write the reservation's zone into the file.")] = False,
+    local: LocalOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Everything that would fail later, before money is spent, and the price."""
+    from ops.aws import check as checks
+    from ops.aws.access import aws_of
+
+    call = _call_without_zone(environment, write, local, as_json)
+    aws = aws_of(call)
+    if write:
+        _write_zone(call, checks.reservation(aws))
+        call = Call.of(environment, local=local, as_json=as_json)
+        aws = aws_of(call)
+    findings, price = checks.ask(aws), estimate(call.environment)
+
+    def words(console: Console) -> None:
+        checks.show(console, findings)
+        price.show(console)
+
+    call.output.result({"findings": checks.as_dicts(findings), "price": price.as_dict()}, words)
+    if failed := checks.failed(findings):
+        raise RefusedError(f"{len(failed)} of {len(findings)} checks failed")
+
+
+def _call_without_zone(environment: str, write: bool, local: bool, as_json: bool) -> Call:
+    """With --write the zone may still be unknown, which every other verb refuses."""
+    if not write:
+        return Call.of(environment, local=local, as_json=as_json)
+    from environments.environment import find
+    from environments.files import read
+    from ops.console import Output
+
+    path = find(environment)
+    return Call(Environment.model_validate(read(path)), path, local, Output(as_json))
+
+
+def _write_zone(call: Call, reservation: dict[str, Any] | None) -> None:
+    from environments.files import write_value
+    from environments.rules.place import ZONE_UNKNOWN
+
+    if reservation is None:
+        raise InvalidInputError("--write: the environment has no reservation that decides its zone")
+    if call.environment.availability_zone != ZONE_UNKNOWN:
+        return
+    write_value(call.path, "availability_zone", reservation["AvailabilityZone"])
+    call.output.say(f"{call.path}: availability_zone: {reservation['AvailabilityZone']}")
+
+
+def deploy(
+    environment: EnvironmentArgument,
+    local: LocalOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Deploy every stack in order. GPU nodes start at 0; `scale` brings them."""
+    from ops.aws import check as checks
+    from ops.aws.access import aws_of
+    from ops.aws.deploy import deploy as deploy_stacks
+
+    call = Call.of(environment, local=local, as_json=as_json, yes=yes)
+    price = estimate(call.environment)
+    _ask_price(call, f"Deploy {call.environment.name} for USD {price.deployed_usd_h:,.2f} an hour?")
+    aws = aws_of(call)
+    if failed := checks.failed(checks.ask(aws)):
+        raise RefusedError("nothing was deployed", details=[f"{item.question}: {item.answer}" for item in failed])
+    outputs = deploy_stacks(aws, call.state, call.output.say)
+    call.output.result(
+        {"environment": call.environment.name, "outputs": outputs},
+        lambda console: console.print(f"{call.environment.name} is deployed; now `steadfast connect`, `scale`"),
+    )
+
+
+def _ask_price(call: Call, question: str) -> None:
+    """The emulated AWS costs nothing."""
+    if not call.local:
+        call.output.confirm(question)
+
+
+def scale(
+    environment: EnvironmentArgument,
+    nodes: NodesArgument,
+    local: LocalOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Set the number of GPU nodes. Refuses to take nodes from a run that is under way."""
+    from ops.aws.access import aws_of
+    from ops.aws.eks import node_group
+    from ops.aws.eks import scale as scale_group
+
+    call = Call.of(environment, local=local, as_json=as_json, yes=yes)
+    _check_size(call.environment, nodes)
+    aws = aws_of(call)
+    group = node_group(aws)
+    if group is None:
+        raise InvalidInputError(
+            f"{call.environment.name} has no GPU node group", fix="`steadfast deploy` makes it"
+        )
+    if nodes < group.desired:
+        _refuse_under_a_run(call)
+    if nodes > group.desired:
+        hourly = (
+            estimate(call.environment).nodes_usd_h * nodes / (call.environment.nodes + call.environment.spares)
+        )
+        _ask_price(call, f"Scale {call.environment.name} to {nodes} nodes for about USD {hourly:,.2f} an hour?")
+    with call.output.working(f"{call.environment.node_group}: {group.desired} to {nodes} nodes"):
+        reached = scale_group(aws, nodes, limit_s=SCALE_LIMIT_S, poll_s=0.5 if local else 5.0)
+    result = {"environment": call.environment.name, "nodes": reached.desired}
+    call.output.result(
+        result, lambda console: console.print(f"{call.environment.name}: {reached.desired} GPU nodes")
+    )
+
+
+def _check_size(environment: Environment, nodes: int) -> None:
+    most = environment.nodes + environment.spares
+    if nodes > most:
+        raise InvalidInputError(
+            f"N: {nodes} is more than nodes and spares, which are {most}", fix="change the file"
+        )
+
+
+def _refuse_under_a_run(call: Call) -> None:
+    from ops.follow import outcome_of
+    from ops.worlds import open_world
+
+    with open_world(call) as world:
+        under_way = [job.metadata.name for job in world.cluster.jobs() if outcome_of(job) is None]
+    if under_way:
+        raise RefusedError(
+            f"{', '.join(under_way)} would lose its nodes",
+            fix="`steadfast stop ENV --run NAME` saves and stops it",
+        )
+
+
+def connect(environment: EnvironmentArgument, local: LocalOption = False, as_json: JsonOption = False) -> None:
+    """Write a kubeconfig, and say what to do with it."""
+    call = Call.of(environment, local=local, as_json=as_json)
+    path = call.state / "kubeconfig"
+    if local:
+        from ops.worlds import open_world
+
+        with open_world(call):
+            path = call.state / "kubernetes" / "kubeconfig"
+    else:
+        from ops.aws.access import aws_of
+        from ops.aws.eks import write_kubeconfig
+
+        write_kubeconfig(aws_of(call), path)
+    name = call.environment.name
+    following = [
+        f"export KUBECONFIG={path}",
+        f"steadfast scale {name} {call.environment.nodes + call.environment.spares}",
+        f"steadfast submit {name} --run first",
+    ]
+
+    def words(console: Console) -> None:
+        for line in following:
+            console.print(escape(line))
+
+    call.output.result({"kubeconfig": str(path), "next": following}, words)
+
+
+def archive(environment: EnvironmentArgument, local: LocalOption = False, as_json: JsonOption = False) -> None:
+    """Export everything that is only on the file system, and wait until it is in the archive."""
+    from ops.aws.access import aws_of
+    from ops.aws.archive import export
+
+    call = Call.of(environment, local=local, as_json=as_json)
+    aws = aws_of(call)
+    files = export(aws, call.output.say, limit_s=EXPORT_LIMIT_S, poll_s=0.5 if local else 10.0)
+    result = {"bucket": aws.bucket, "files": files}
+    call.output.result(result, lambda console: console.print(f"{files} files exported to {aws.bucket}"))
+
+
+def destroy(
+    environment: EnvironmentArgument,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="The archive and the images too: nothing remains.")
+    ] = False,
+    local: LocalOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take the environment away, after the archive check, and prove that it is gone; 4 if something is left."""
+    from ops.aws.access import aws_of
+    from ops.aws.destroy import destroy as take_away
+    from ops.aws.destroy import doomed
+    from ops.aws.inventory import as_dicts
+
+    call = Call.of(environment, local=local, as_json=as_json, yes=yes)
+    aws = aws_of(call)
+    items = doomed(aws, purge=purge)
+    for item in items:
+        call.output.say(f"  {item}")
+    if items:
+        what = "and its archive, for ever" if purge else "and keep its archive"
+        call.output.confirm(f"Destroy these {len(items)} things of {call.environment.name} {what}?")
+        _refuse_runs(call, items)
+        take_away(aws, purge=purge, say=call.output.say, poll_s=0.5 if local else 5.0)
+    if local:
+        from ops.aws.emulated import stop_emulated
+
+        stop_emulated(call)
+    result = {"environment": call.environment.name, "deleted": as_dicts(items), "purged": purge}
+    call.output.result(
+        result, lambda console: console.print(f"{call.environment.name} is gone: inventory is empty")
+    )
+
+
+def _refuse_runs(call: Call, items: list[Any]) -> None:
+    if any(item.kind == "EKS cluster" and item.state == "ACTIVE" for item in items):
+        _refuse_under_a_run(call)
+
+
+def inventory(environment: EnvironmentArgument, local: LocalOption = False, as_json: JsonOption = False) -> None:
+    """What AWS has of the environment, asked service by service."""
+    from ops.aws.access import aws_of
+    from ops.aws.inventory import as_dicts
+    from ops.aws.inventory import inventory as ask
+
+    call = Call.of(environment, local=local, as_json=as_json)
+    items = ask(aws_of(call))
+
+    def words(console: Console) -> None:
+        for item in items:
+            console.print(escape(f"{item}{'  kept by destroy' if item.kept else ''}"))
+        console.print(f"{len(items)} things")
+
+    call.output.result({"items": as_dicts(items)}, words)
