@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,11 @@ def run_demo(output: Output, state: Path) -> Demo:
     with local_world(call) as world:
         for name, fact in world.facts.items():
             output.say(f"substituted {name}: {fact}")
-        output.say(f"\n{CONTROL}: undisturbed, no checkpoint but the last: it gives the reference step time")
-        control = _train(world, Request(CONTROL, local=True, image=local_image(call.environment)), None)
+        output.say(f"\n{CONTROL}: undisturbed, saved only at its end: it gives the reference step time")
+        control = _train(_without_saves(world), Request(CONTROL, local=True, image=local_image(call.environment)))
         control.raise_if_failed()
         t_ref = reference_time(load_run(world.runs.fetch(CONTROL)).ledger)
-        output.say(f"\n{FAULTED}: the same run, with a SIGKILL of rank 1 and an exception on rank 0")
+        output.say(f"\n{FAULTED}: the same, saved as the file says, with a SIGKILL and an exception")
         faults = call.state / "demo-faults.yaml"
         write_atomically(faults, FAULTS)
         request = Request(FAULTED, faults=faults, local=True, image=local_image(call.environment))
@@ -108,7 +108,17 @@ def _start_clean(call: Call) -> None:
         shutil.rmtree(call.state / "fsx" / "runs" / run, ignore_errors=True)
 
 
-def _train(world: World, request: Request, t_ref: ReferenceTime | None) -> Finished:
+def _without_saves(world: World) -> World:
+    """The same environment, but for the interval between saves: a reference holds no checkpoint."""
+    environment = world.call.environment
+    training = environment.training
+    rarely = training.checkpoint.model_copy(update={"persist_every": training.loop.steps, "snapshot_every": None})
+    changed = training.model_copy(update={"checkpoint": rarely})
+    call = replace(world.call, environment=environment.model_copy(update={"training": changed}))
+    return replace(world, call=call)
+
+
+def _train(world: World, request: Request, t_ref: ReferenceTime | None = None) -> Finished:
     planned = submit_run(world, request, t_ref)
     return finish(world, planned, notes=_notes(world.runs.fetch(request.run) / "events"))
 
