@@ -8,6 +8,7 @@ from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from environments.environment import Environment
+from infra.image_build import ImageBuild
 from infra.naming import accept, bucket_name, pin
 
 
@@ -19,6 +20,8 @@ class Archive(Construct):
         self._env = env
         self.bucket = self._adopt_bucket() if env.archive.adopt else self._build_bucket()
         self.repository = self._adopt_repository() if env.archive.adopt_repository else self._build_repository()
+        if env.archive.codebuild:
+            ImageBuild(self, "ImageBuild", env, bucket=self.bucket, repository=self.repository)
 
     def _adopt_bucket(self) -> s3.IBucket:
         return s3.Bucket.from_bucket_name(self, "Bucket", bucket_name(self._env))

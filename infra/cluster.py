@@ -14,13 +14,12 @@ from aws_cdk.lambda_layer_kubectl_v35 import KubectlV35Layer
 from constructs import Construct
 
 from environments.environment import Environment
+from infra.access import People
 from infra.addons import Addons
-from infra.naming import accept, instance_tags, managed, node_role, pin
+from infra.naming import accept, managed, pin
 from infra.observability import control_plane_logs, log_group
-from k8s.names import POOL_LABEL, POOL_SYSTEM, RESEARCHERS_GROUP
+from infra.system_nodes import SystemNodes
 
-_ADMIN_POLICY = "AmazonEKSClusterAdminPolicy"
-_ROOT_GIB = 100
 _PROVIDER_RULES = (
     *map(managed, (
         "service-role/AWSLambdaBasicExecutionRole",
@@ -54,10 +53,17 @@ class Cluster(Construct):
         self._log_group = log_group(self, "Logs", env, control_plane_logs(env))
         self._key = self._build_key()
         self.cluster = self._build_cluster(vpc)
-        self._build_access()
+        People(self, "People", env, self.cluster.cluster_name)
         self.addons = Addons(self, "AddOns", env, self.cluster, file_system_id)
-        system_nodes = self._build_system_nodes(subnet_id, lustre_clients_id)
-        self.addons.around_nodes(system_nodes)
+        system = SystemNodes(
+            self,
+            "System",
+            env,
+            cluster_name=self.cluster.cluster_name,
+            subnet_id=subnet_id,
+            group_ids=[self.cluster.cluster_security_group_id, lustre_clients_id],
+        )
+        self.addons.around_nodes(system.node_group)
 
     def add_charts(self, charts: list[cdk8s.Chart]) -> None:
         """Apply charts through the cluster's kubectl provider, in order, once the add-ons run.
@@ -143,80 +149,3 @@ class Cluster(Construct):
             function = construct.node.default_child if isinstance(construct, lambda_.Function) else None
             if function is not None:
                 cast(cdk.CfnResource, function).add_property_deletion_override("VpcConfig")
-
-    def _build_access(self) -> None:
-        """By access entries only: the cluster's creator is CloudFormation's role, not a person."""
-        for number, role in enumerate(self._env.access.admins, 1):
-            policy = eks.CfnAccessEntry.AccessPolicyProperty(
-                policy_arn=f"arn:{cdk.Aws.PARTITION}:eks::aws:cluster-access-policy/{_ADMIN_POLICY}",
-                access_scope=eks.CfnAccessEntry.AccessScopeProperty(type="cluster"),
-            )
-            self._build_entry(f"Admin{number}", role, policies=[policy])
-        for number, role in enumerate(self._env.access.researchers, 1):
-            # What the group may do is a Role in the run namespace: see k8s.
-            self._build_entry(f"Researcher{number}", role, groups=[RESEARCHERS_GROUP])
-
-    def _build_entry(
-        self,
-        id: str,
-        role: str,
-        *,
-        policies: list[eks.CfnAccessEntry.AccessPolicyProperty] | None = None,
-        groups: list[str] | None = None,
-    ) -> None:
-        eks.CfnAccessEntry(
-            self,
-            id,
-            cluster_name=self.cluster.cluster_name,
-            principal_arn=role,
-            type="STANDARD",
-            access_policies=policies,
-            kubernetes_groups=groups,
-        )
-
-    def _build_system_nodes(self, subnet_id: str, lustre_clients_id: str) -> eks.CfnNodegroup:
-        env = self._env
-        template = self._build_system_template(lustre_clients_id)
-        group = eks.CfnNodegroup(
-            self,
-            "SystemNodes",
-            cluster_name=self.cluster.cluster_name,
-            node_role=node_role(self, "SystemRole", env).role_arn,
-            subnets=[subnet_id],
-            ami_type="AL2023_x86_64_STANDARD",
-            capacity_type="ON_DEMAND",
-            scaling_config=eks.CfnNodegroup.ScalingConfigProperty(
-                min_size=env.system_nodes.nodes,
-                desired_size=env.system_nodes.nodes,
-                max_size=env.system_nodes.nodes + 1,
-            ),
-            launch_template=eks.CfnNodegroup.LaunchTemplateSpecificationProperty(
-                id=template.ref, version=template.attr_latest_version_number
-            ),
-            labels={POOL_LABEL: POOL_SYSTEM},
-            node_repair_config=eks.CfnNodegroup.NodeRepairConfigProperty(enabled=True),
-            tags=env.all_tags,
-        )
-        pin(group, "SystemNodeGroup")
-        return group
-
-    def _build_system_template(self, lustre_clients_id: str) -> ec2.CfnLaunchTemplate:
-        types = ec2.CfnLaunchTemplate
-        disk = types.EbsProperty(
-            volume_size=_ROOT_GIB, volume_type="gp3", encrypted=True, delete_on_termination=True
-        )
-        template = types(
-            self,
-            "SystemTemplate",
-            launch_template_data=types.LaunchTemplateDataProperty(
-                instance_type=self._env.system_nodes.instance_type,
-                security_group_ids=[self.cluster.cluster_security_group_id, lustre_clients_id],
-                block_device_mappings=[types.BlockDeviceMappingProperty(device_name="/dev/xvda", ebs=disk)],
-                metadata_options=types.MetadataOptionsProperty(
-                    http_tokens="required", http_put_response_hop_limit=2
-                ),
-                tag_specifications=instance_tags(self._env, f"{self._env.name}-system"),
-            ),
-        )
-        pin(template, "SystemLaunchTemplate")
-        return template

@@ -14,7 +14,7 @@ from constructs import Construct
 
 from environments.environment import Environment
 from environments.sections import CapacityBlock, OnDemand, Reservation
-from infra.naming import instance_tags, node_role, pin
+from infra.naming import encrypted_root, instance_tags, node_role, pin
 from infra.user_data import gpu_user_data
 from k8s.names import POOL_GPU, POOL_LABEL
 from k8s.placement import GPU_TAINT
@@ -51,9 +51,6 @@ class GpuNodes(Construct):
 
     def _build_launch_template(self, group_ids: list[str]) -> ec2.CfnLaunchTemplate:
         types = ec2.CfnLaunchTemplate
-        disk = types.EbsProperty(
-            volume_size=_ROOT_GIB, volume_type="gp3", encrypted=True, delete_on_termination=True
-        )
         template = types(
             self,
             "LaunchTemplate",
@@ -61,7 +58,7 @@ class GpuNodes(Construct):
             launch_template_data=types.LaunchTemplateDataProperty(
                 instance_type=self._env.instance_type,
                 network_interfaces=self._interfaces(group_ids),
-                block_device_mappings=[types.BlockDeviceMappingProperty(device_name="/dev/xvda", ebs=disk)],
+                block_device_mappings=[encrypted_root(_ROOT_GIB)],
                 # One hop: pods get their rights by Pod Identity and never the node's.
                 metadata_options=types.MetadataOptionsProperty(
                     http_tokens="required", http_put_response_hop_limit=1

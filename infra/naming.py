@@ -69,3 +69,10 @@ def instance_tags(env: Environment, name: str) -> list[ec2.CfnLaunchTemplate.Tag
         ec2.CfnLaunchTemplate.TagSpecificationProperty(resource_type=kind, tags=tags)
         for kind in ("instance", "volume", "network-interface")
     ]
+
+
+def encrypted_root(size_gib: int) -> ec2.CfnLaunchTemplate.BlockDeviceMappingProperty:
+    """The root disk of AL2023 nodes."""
+    types = ec2.CfnLaunchTemplate
+    disk = types.EbsProperty(volume_size=size_gib, volume_type="gp3", encrypted=True, delete_on_termination=True)
+    return types.BlockDeviceMappingProperty(device_name="/dev/xvda", ebs=disk)

@@ -36,6 +36,10 @@ class EnvironmentStack(cdk.Stack):
             else None,
         )
 
+        # In the templates too: an account that looks at a resource sees whose it is, whoever deployed it.
+        for key, value in sorted(env.all_tags.items()):
+            cdk.Tags.of(self).add(key, value)
+
     @property
     def availability_zones(self) -> list[str]:
         """The environment's two zones; CDK would ask AWS for them."""
