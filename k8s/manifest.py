@@ -55,16 +55,18 @@ def chart_of(app: cdk8s.App, name: str, manifests: Iterable[Manifest]) -> cdk8s.
 
 
 def manifests(charts: Iterable[cdk8s.Chart]) -> list[Manifest]:
-    """Every object of the charts as plain dictionaries, ready to apply.
-
-    Raises InvalidManifestError naming each token, empty string and null: a value that is known only to
-    CloudFormation, or that somebody forgot.
-    """
+    """Every object of the charts as plain dictionaries, ready to apply. Raises as `refuse_open_values` does."""
     documents: list[Manifest] = [document for chart in charts for document in chart.to_json()]
+    refuse_open_values(documents)
+    return documents
+
+
+def refuse_open_values(documents: Iterable[Manifest]) -> None:
+    """Raises InvalidManifestError naming each token, empty string and null: a value that is known only to
+    CloudFormation, or that somebody forgot."""
     problems = [problem for document in documents for problem in problems_of(document)]
     if problems:
         raise InvalidManifestError(problems)
-    return documents
 
 
 def problems_of(document: Mapping[str, Any]) -> Iterator[str]:

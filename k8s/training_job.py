@@ -23,7 +23,7 @@ from k8s.containers import (
 from k8s.control import control_manifests
 from k8s.fault_injection import fault_variables
 from k8s.launcher_command import launcher_command
-from k8s.manifest import Manifest, chart_of
+from k8s.manifest import Manifest, chart_of, refuse_open_values
 from k8s.names import (
     INDEX_ANNOTATION,
     JOB_NAME_LABEL,
@@ -59,7 +59,7 @@ def run_manifests(environment: Environment, run: RunSpec) -> list[Manifest]:
     """The same as plain dictionaries, checked. Services first: pods look them up as they start.
 
     Raises InvalidRunError for the run's own problems, DoesNotFitError when the model needs more host memory than
-    the instance type has, InvalidManifestError for a broken rule (k8s/rules.py).
+    the instance type has, InvalidManifestError for a broken rule (k8s/rules.py) or an empty value.
     """
     check_run(environment, run)
     documents = [
@@ -69,6 +69,7 @@ def run_manifests(environment: Environment, run: RunSpec) -> list[Manifest]:
         disruption_budget(environment, run),
         training_job(environment, run),
     ]
+    refuse_open_values(documents)
     check(environment, documents)
     return documents
 

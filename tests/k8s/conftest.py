@@ -37,12 +37,20 @@ def build_environment(**changes: Any) -> Environment:
 
 
 SIZES = ((1, 0), (2, 0), (2, 1), (8, 2), (64, 4))
+BLOCK = {
+    "kind": "capacity-block",
+    "reservation": "cr-0123456789abcdef0",
+    "start": "2026-12-01T11:30:00Z",
+    "end": "2026-12-08T11:30:00Z",
+}
+CAPACITY = ({"kind": "on-demand"}, {"kind": "odcr", "reservation": "cr-0123456789abcdef0"}, BLOCK)
+NETWORKS = ({"egress": "nat"}, {"egress": "endpoints"})
 SWITCHES = ((False, False, 0), (True, False, 2), (False, True, 2), (True, True, 0))
 
 
 def _environments() -> list[Environment]:
-    """Every family at two sizes, p5.48xlarge at all; root, in-process restart, loaders and versions in turn."""
-    made = []
+    """Every family at two sizes, p5.48xlarge at all; the other settings in turn."""
+    made: list[Environment] = []
     for number, name in enumerate(INSTANCE_TYPES):
         sizes = SIZES if name == "p5.48xlarge" else (SIZES[number % 5], SIZES[(number + 2) % 5])
         for nodes, spares in sizes:
@@ -58,6 +66,10 @@ def _environments() -> list[Environment]:
                     training=training,
                     kubernetes_version=KUBERNETES[turn % len(KUBERNETES)],
                     secrets=["wandb/api-key"] if turn % 4 == 1 else [],
+                    capacity=CAPACITY[turn % len(CAPACITY)],
+                    account="123456789012",
+                    network=NETWORKS[turn % len(NETWORKS)],
+                    file_system={"efa": turn % 2 == 0, "size_gib": 4800},
                 )
             )
     return made

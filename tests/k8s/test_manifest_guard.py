@@ -11,6 +11,8 @@ import pytest
 from environments.environment import Environment
 from k8s.cluster_charts import LustreVolume, cluster_charts
 from k8s.manifest import InvalidManifestError, chart_of, manifests
+from k8s.run_spec import RunSpec
+from k8s.training_job import run_manifests
 
 pytestmark = pytest.mark.unit
 
@@ -43,6 +45,12 @@ def test_names_every_problem_at_once() -> None:
     with pytest.raises(InvalidManifestError) as caught:
         manifests([chart_of(cdk8s.App(), "chart", [config_map(one="", two="${Token[a.1]}")])])
     assert len(caught.value.problems) == 2
+
+
+def test_a_run_is_guarded_however_its_manifests_are_made(environment: Environment) -> None:
+    run = RunSpec("r", 1, "registry/trainer@sha256:" + "0" * 64, labels={"team": ""})
+    with pytest.raises(InvalidManifestError, match=r"Job/r-1: metadata\.labels\.team is empty"):
+        run_manifests(environment, run)
 
 
 def test_keeps_empty_selectors_and_classes_and_adds_nothing() -> None:

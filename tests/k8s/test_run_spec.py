@@ -9,7 +9,7 @@ import pytest
 
 from k8s.run_spec import InvalidRunError, RunSpec, check_run
 from k8s.training_job import run_charts
-from trainer.faults.schema import Fault
+from trainer.faults.schema import Fault, FaultClass
 
 pytestmark = pytest.mark.unit
 IMAGE = "registry.example.com/trainer@sha256:" + "ab" * 32
@@ -23,7 +23,10 @@ IMAGE = "registry.example.com/trainer@sha256:" + "ab" * 32
         (RunSpec("r", 1, "trainer:latest"), "has no digest"),
         (RunSpec("r", 1, IMAGE, steps=0), "steps: 0 is below 1"),
         (RunSpec("r" * 54, 1, IMAGE), "is 1 characters too long"),
-        (RunSpec("r", 1, IMAGE, faults=[Fault(id="f", class_="sigkill", rank=16, step=1)]), "ranks 0 to 15"),
+        (
+            RunSpec("r", 1, IMAGE, faults=[Fault(id="f", class_=FaultClass.SIGKILL, rank=16, step=1)]),
+            "ranks 0 to 15",
+        ),
     ],
 )
 def test_refused_with_what_to_change(environment: Any, run: RunSpec, said: str) -> None:
