@@ -16,6 +16,9 @@ from rich.prompt import Confirm
 from ops.errors import InvalidInputError
 
 
+PLAIN_WIDTH = 140
+
+
 @dataclass(frozen=True)
 class Output:
     """With `as_json` standard output carries the result alone, and progress goes to standard error."""
@@ -26,7 +29,10 @@ class Output:
     @property
     def console(self) -> Console:
         """Where words go. Made at each use, so that it follows a redirected stream."""
-        return Console(stderr=self.as_json, highlight=False, soft_wrap=True)
+        console = Console(stderr=self.as_json, highlight=False, soft_wrap=True)
+        if not console.is_terminal:  # a log file has no 80 columns
+            console.width = max(console.width, PLAIN_WIDTH)
+        return console
 
     def say(self, text: str) -> None:
         """A line of progress."""

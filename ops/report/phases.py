@@ -75,16 +75,27 @@ class Episode:
 def episodes(ledger: Ledger, of: Sequence[Attempt]) -> list[Episode]:
     """The start and every interruption, by time; together they are all the time between attempts' steps."""
     found: list[Episode] = []
-    begin = ledger.begin
+    begin = earliest = ledger.begin
     first = True
     for attempt in of:
         if attempt.steps:
-            end = attempt.steps[0].end
-            found += _split(ledger, begin, end, start_up=first)
-            begin, first = attempt.steps[-1].end, False
+            records = _window(ledger, earliest, begin, attempt.steps[0].end)
+            found += _split(ledger, records, begin, attempt.steps[0].end, start_up=first)
+            begin, earliest, first = attempt.steps[-1].end, attempt.steps[-1].begin, False
     if first or _interrupted_at_the_end(ledger, begin):
-        found += _split(ledger, begin, ledger.end, start_up=first, resumed=False)
+        records = _window(ledger, earliest, begin, ledger.end)
+        found += _split(ledger, records, begin, ledger.end, start_up=first, resumed=False)
     return found
+
+
+def _window(ledger: Ledger, earliest: float, begin: float, end: float) -> list[Record]:
+    """Records from begin to end, and faults from `earliest` on: a rank may be struck at the start of a step
+    while another still ends the step before."""
+    return [
+        record
+        for record in ledger.records
+        if begin <= record.t <= end or (earliest <= record.t < begin and is_disturbing_fault(record))
+    ]
 
 
 def _interrupted_at_the_end(ledger: Ledger, begin: float) -> bool:
@@ -93,12 +104,13 @@ def _interrupted_at_the_end(ledger: Ledger, begin: float) -> bool:
     return any(_is_disturbance(record) for record in ledger.between(begin, ledger.end))
 
 
-def _split(ledger: Ledger, begin: float, end: float, *, start_up: bool, resumed: bool = True) -> list[Episode]:
+def _split(
+    ledger: Ledger, window: list[Record], begin: float, end: float, *, start_up: bool, resumed: bool = True
+) -> list[Episode]:
     """Cut a window wherever a new disturbance follows progress."""
     parts: list[list[Record]] = [[]]
     starts = [begin]
     disturbed, progressed = start_up, False
-    window = [record for record in ledger.records if begin <= record.t <= end]
     for record in window:
         if _is_disturbance(record):
             if progressed and disturbed:

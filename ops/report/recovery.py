@@ -112,7 +112,7 @@ def _episode_of(record: Record, found: Sequence[Episode]) -> Episode | None:
         return None
     if record.fields["class"] == FaultClass.SIGTERM:  # the job trains on until all ranks have agreed to stop
         return next((episode for episode in found if episode.end >= record.t and not episode.start_up), None)
-    return next((episode for episode in reversed(found) if episode.begin <= record.t <= episode.end), None)
+    return next((episode for episode in found if record in episode.records), None)
 
 
 def _new_ground(since: float, steps: Sequence[JobStep]) -> float | None:

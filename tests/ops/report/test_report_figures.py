@@ -161,6 +161,20 @@ def test_a_launcher_recovery_is_timed_part_by_part(simulator: Simulate) -> None:
     assert figure.new_ground_s == near(0.05 + 3.0 + 0.5)
 
 
+def test_a_rank_may_be_struck_while_another_ends_the_step_before(simulator: Simulate) -> None:
+    sim = start(simulator)
+    sim.steps(6)
+    sim.wait(-0.0005)  # rank 0 is already in step 7 when rank 1 records the end of step 6
+    sim.fault("sigkill", after_s=0.0)
+    sim.wait(0.0005)
+    relaunch(sim, 5)
+    sim.steps(5)
+    sim.finish()
+    [figure] = fault_figures(Ledger.of(sim.rows))
+    assert (figure.layer, figure.recovered, figure.lost_steps, figure.attempt) == ("launcher", True, 1, 2)
+    assert figure.recovery_s == near(0.0005 + 0.05 + 3.0 + 0.1)
+
+
 def test_an_in_process_recovery_names_its_layer(simulator: Simulate) -> None:
     sim = start(simulator)
     sim.steps(5)
