@@ -130,6 +130,7 @@ class Attempt:
         self.process.strike(Phase.SAVE, number)
         with self._ending_if_saves_fail(number):
             self.engine.after_step(number)
+        self.process.starts_without_step = 0
         self.stepper.ended(blocked_s=time.monotonic() - before_s, saving=self.engine.saving)
         self._record(keep=1)
         for slow in self._pace.after_step(number):

@@ -50,6 +50,7 @@ class Process:
         self.injector = Injector(load_dumped(context.faults_json), context.paths.events, pod=context.pod)
         self.hooks: Hooks | None = None
         self.attempt = 0
+        self.starts_without_step = 0
         self.engine = CheckpointEngine(
             config=config.checkpoint,
             paths=context.paths,
@@ -95,12 +96,32 @@ class Process:
         hooks = self.hooks or Hooks(poison=lambda: None, break_storage=lambda _: None)
         self.injector.at(phase, 1 if step is None else step, self.rank, hooks)
 
+    def refuse_endless_starts(self) -> None:
+        """Hand over to ft_launcher when starts in this process do not even reach a step.
+
+        NVRx's Wrapper would try for ever: seen with a CUDA context that is lost (NVRx PR#139) and with a state
+        that cannot be loaded.
+        """
+        self.starts_without_step += 1
+        limit = self.config.recovery.max_no_progress_cycles
+        if self.starts_without_step > limit:
+            sys.exit(f"{limit} starts in this process did not reach a step; a new process may")
+
     def interrupted(self, _state: Any) -> None:
         """NVRx told this rank of a fault; runs in its monitor thread."""
         self.ledger.write(Event.INTERRUPTED, layer="in_process", detail="told")
 
     def release(self, _state: Any) -> None:
-        """The communicators are gone; runs in the main thread before the next attempt."""
+        """The communicators are gone; runs in the main thread before the next attempt.
+
+        Raises RuntimeError, which ends the process, when its CUDA context is lost: only a new one can help, and
+        NVRx would find out after a dozen tries (NVRx PR#139).
+        """
+        if self.device.type == "cuda":
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError as error:
+                raise RuntimeError(f"the CUDA context is lost, ft_launcher's turn: {error}") from error
         self.engine.abort()
         self.hooks = None
         gc.collect()  # the groups' sockets close with the last reference, and peers see it

@@ -32,6 +32,7 @@ def train(attempt: Attempt) -> Ended:
 
 def run(process: Process, iteration: int) -> Ended:
     """One attempt: form the groups, build, restore, train. `iteration` counts in-process restarts."""
+    process.refuse_endless_starts()
     process.strike(Phase.START_UP)
     with Attempt.open(process, iteration) as attempt:
         return train(attempt)
