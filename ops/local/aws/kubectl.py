@@ -13,7 +13,7 @@ from kubernetes import config, dynamic
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import ResourceNotFoundError
 
-from ops.local.aws.cloudformation.errors import ResourceFailure
+from ops.local.aws.cloudformation.errors import ResourceError
 
 Object = dict[str, Any]
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -96,7 +96,7 @@ class Kubectl:
         deadline = time.monotonic() + DELETION_LIMIT_S
         while self._get(unwanted) is not None:
             if time.monotonic() > deadline:
-                raise ResourceFailure(f"timed out waiting for {'/'.join(_identity(unwanted))} to be deleted")
+                raise ResourceError(f"timed out waiting for {'/'.join(_identity(unwanted))} to be deleted")
             time.sleep(0.1)
 
     def _labelled(self, label: str) -> Iterator[Object]:
@@ -165,7 +165,7 @@ def message_of(error: Exception) -> str:
     """What kubectl would print."""
     if isinstance(error, ApiException):
         try:
-            return f"Error from server ({error.reason}): {json.loads(error.body)['message']}"
+            return f"Error from server ({error.reason}): {json.loads(error.body or '')['message']}"
         except (TypeError, ValueError, KeyError):
             return f"Error from server ({error.reason})"
     return f"error: {error}"

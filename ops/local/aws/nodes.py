@@ -46,7 +46,7 @@ class KubernetesNodes:
     """Registers Node objects, as kubelets do, in the Kubernetes of a kubeconfig."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        self._core = client.CoreV1Api(config.new_client_from_config(str(kubeconfig)))
+        self._core: Any = client.CoreV1Api(config.new_client_from_config(str(kubeconfig)))
 
     def add(self, node: NodeSpec) -> None:
         """Creates the Node with its status."""

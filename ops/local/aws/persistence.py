@@ -140,8 +140,8 @@ def _nested_dict() -> Any:
 _blobs_of_this_load = threading.local()
 
 
-def _restore_key(state_: dict[str, Any], digest: str) -> FakeKey:
-    key = FakeKey.__new__(FakeKey)
+def _restore_key(state_: dict[str, Any], digest: str) -> Any:
+    key: Any = FakeKey.__new__(FakeKey)
     content = (Path(_blobs_of_this_load.path) / digest).read_bytes()
     key.__setstate__({**state_, "value": content})
     return key

@@ -10,6 +10,7 @@ from moto.core.responses import ActionResult, BaseResponse, EmptyResult
 from ops.local.aws import clients
 from ops.local.aws.cloudformation import changes, engine, parameters, views
 from ops.local.aws.cloudformation.errors import ChangeSetNotFoundError, ValidationError
+from ops.local.aws.cloudformation.history import set_stack
 from ops.local.aws.cloudformation.state import (
     GONE,
     ChangeSet,
@@ -132,11 +133,11 @@ class CloudFormationApi(BaseResponse):
         stack.description = settings.template.get("Description", "")
         if stack.status == "REVIEW_IN_PROGRESS":
             stack.settings = settings
-            engine.set_stack(stack, "CREATE_IN_PROGRESS", "User Initiated")
+            set_stack(stack, "CREATE_IN_PROGRESS", "User Initiated")
             engine.start(stack, engine.Operation(stack, import_existing).create)
         else:
             engine.begin_update(stack, settings)
-            engine.set_stack(stack, "UPDATE_IN_PROGRESS", "User Initiated")
+            set_stack(stack, "UPDATE_IN_PROGRESS", "User Initiated")
             engine.start(stack, engine.Operation(stack, import_existing).update)
 
     def _forget_change_sets(self, stack: Stack) -> None:
@@ -182,7 +183,7 @@ class CloudFormationApi(BaseResponse):
         if stack.status != "DELETE_IN_PROGRESS":
             stack.token = self._get_param("ClientRequestToken") or ""
             before, retain = stack.status, list(self._get_param("RetainResources") or [])
-            engine.set_stack(stack, "DELETE_IN_PROGRESS", "User Initiated")
+            set_stack(stack, "DELETE_IN_PROGRESS", "User Initiated")
             operation = engine.Operation(stack)
             engine.start(stack, lambda: operation.delete(retain, before))
         return EmptyResult()
@@ -273,7 +274,7 @@ class CloudFormationApi(BaseResponse):
         stack = self._stack()
         if stack.status != "UPDATE_ROLLBACK_FAILED":
             raise ValidationError(f"Stack:{stack.id} is in {stack.status} state and can not continue rollback.")
-        engine.set_stack(stack, "UPDATE_ROLLBACK_IN_PROGRESS", "User Initiated")
+        set_stack(stack, "UPDATE_ROLLBACK_IN_PROGRESS", "User Initiated")
         engine.start(stack, engine.Operation(stack).roll_back_update)
         return EmptyResult()
 
@@ -282,7 +283,7 @@ class CloudFormationApi(BaseResponse):
         stack = self._stack()
         if stack.status != "CREATE_FAILED":
             raise ValidationError(f"Stack:{stack.id} is in {stack.status} state and can not be rolled back.")
-        engine.set_stack(stack, "ROLLBACK_IN_PROGRESS", "User Initiated")
+        set_stack(stack, "ROLLBACK_IN_PROGRESS", "User Initiated")
         engine.start(stack, engine.Operation(stack).roll_back_creation)
         return ActionResult({"StackId": stack.id})
 
@@ -340,7 +341,7 @@ class CloudFormationApi(BaseResponse):
         stack = Stack(arn("stack", self.region, name), name, self.region, Settings("", {}))
         if keep:
             self._region.stacks[stack.id] = stack
-            engine.set_stack(stack, "REVIEW_IN_PROGRESS", "User Initiated")
+            set_stack(stack, "REVIEW_IN_PROGRESS", "User Initiated")
         stack.created_at = now()
         return stack
 

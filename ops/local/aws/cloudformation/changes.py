@@ -7,7 +7,7 @@ from typing import Any
 from ops.local.aws import resources as models
 from ops.local.aws.cloudformation import schemas
 from ops.local.aws.cloudformation.errors import ValidationError
-from ops.local.aws.cloudformation.intrinsics import Evaluator, SymbolicEvaluator
+from ops.local.aws.cloudformation.intrinsics import SymbolicEvaluator
 from ops.local.aws.cloudformation.scope import SymbolicScope
 from ops.local.aws.cloudformation.state import Change, Settings, Stack
 from ops.local.aws.cloudformation.template import dependencies, references
@@ -29,7 +29,7 @@ def check(stack: Stack, settings: Settings) -> None:
     _check_names(wanted, used, "Resources")
     outputs = [evaluator.value(b) for b in template.get("Outputs", {}).values() if evaluator.holds(b)]
     _check_names(wanted, outputs, "Outputs")
-    _check_properties(stack.region, wanted, evaluator)
+    _check_properties(stack.region, wanted)
 
 
 def _check_types(resources: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ def _check_names(wanted: dict[str, Any], evaluated: list[Any], block: str) -> No
         )
 
 
-def _check_properties(region: str, wanted: dict[str, Any], evaluator: Evaluator) -> None:
+def _check_properties(region: str, wanted: dict[str, Any]) -> None:
     """Only the keys can be judged here: values may be symbols still."""
     for name, body in wanted.items():
         schema = schemas.schema_of(body["Type"], region)
@@ -110,7 +110,8 @@ def _change(stack: Stack, name: str, old: dict[str, Any] | None, new: dict[str, 
         return None
     if old["Type"] != new["Type"]:
         raise ValidationError(
-            f"Update of resource type is not permitted. The new template modifies resource type of the following resources: [{name}]"
+            "Update of resource type is not permitted. The new template modifies resource type of the "
+            f"following resources: [{name}]"
         )
     before, after = old.get("Properties", {}), new.get("Properties", {})
     schema = schemas.schema_of(new["Type"], stack.region) or {}

@@ -24,11 +24,11 @@ class ChangeSetNotFoundError(ServiceException):
         super().__init__(f"ChangeSet [{name}] does not exist")
 
 
-class ResourceFailure(Exception):
+class ResourceError(Exception):
     """A resource that could not be made, changed or removed, with the reason its event carries."""
 
 
-class Cancelled(ResourceFailure):
+class CancelledError(ResourceError):
     """Another resource failed first, so this one was given up."""
 
 

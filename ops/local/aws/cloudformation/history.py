@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from ops.local.aws.cloudformation.state import Event, Resource, Stack, now
 from ops.local.aws.gate import GATE
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from cfnlint.schema import ResourceNotFoundError
 from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
-from jsonschema import Draft7Validator
-from jsonschema.exceptions import ValidationError as SchemaError
+from jsonschema import Draft7Validator  # type: ignore[import-untyped]
+from jsonschema.exceptions import ValidationError as SchemaError  # type: ignore[import-untyped]
 from jsonschema.validators import extend  # type: ignore[import-untyped]
 
 Schema = Mapping[str, Any]

@@ -21,7 +21,7 @@ class StackScope:
 
     def pseudo(self, name: str) -> str | list[str] | None:
         """The value of a pseudo parameter, or None where the name is none."""
-        return {
+        values: dict[str, str | list[str]] = {
             "AWS::Region": self.stack.region,
             "AWS::AccountId": ACCOUNT,
             "AWS::Partition": "aws",
@@ -29,7 +29,8 @@ class StackScope:
             "AWS::StackName": self.stack.name,
             "AWS::StackId": self.stack.id,
             "AWS::NotificationARNs": list(self.stack.notification_arns),
-        }.get(name)
+        }
+        return values.get(name)
 
     def ref(self, name: str) -> Any:
         """The resource's physical id."""

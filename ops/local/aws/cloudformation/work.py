@@ -12,8 +12,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from ops.local.aws import resources as models
 from ops.local.aws.cloudformation import schemas
 from ops.local.aws.cloudformation.errors import (
-    Cancelled,
-    ResourceFailure,
+    CancelledError,
+    ResourceError,
     ValidationError,
     reason_from_api_error,
 )
@@ -45,7 +45,7 @@ class Worker:
             self._make(resource, properties)
         except Exception as error:
             set_resource(self.stack, resource, "CREATE_FAILED", reason_of(error))
-            raise ResourceFailure(reason_of(error)) from error
+            raise ResourceError(reason_of(error)) from error
         set_resource(self.stack, resource, "CREATE_COMPLETE")
 
     def _make(self, resource: Resource, properties: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ class Worker:
             self._change(resource, properties)
         except Exception as error:
             set_resource(self.stack, resource, "UPDATE_FAILED", reason_of(error))
-            raise ResourceFailure(reason_of(error)) from error
+            raise ResourceError(reason_of(error)) from error
         set_resource(self.stack, resource, "UPDATE_COMPLETE")
         return None
 
@@ -89,7 +89,7 @@ class Worker:
             self._change(resource, before.properties)
         except Exception as error:
             set_resource(self.stack, resource, "UPDATE_FAILED", reason_of(error))
-            raise ResourceFailure(reason_of(error)) from error
+            raise ResourceError(reason_of(error)) from error
         set_resource(self.stack, resource, "UPDATE_COMPLETE")
 
     def delete(self, resource: Resource, policy: str) -> None:
@@ -102,11 +102,11 @@ class Worker:
             self._strike("delete_fails", resource)
             model = models.find(resource.type)
             if model is None:
-                raise ResourceFailure(f"This emulator has no model for {resource.type}")
+                raise ResourceError(f"This emulator has no model for {resource.type}")
             model.delete(self._context(resource, resource.properties))
         except Exception as error:
             set_resource(self.stack, resource, "DELETE_FAILED", reason_of(error))
-            raise ResourceFailure(reason_of(error)) from error
+            raise ResourceError(reason_of(error)) from error
         set_resource(self.stack, resource, "DELETE_COMPLETE")
 
     def _replace(self, resource: Resource, properties: dict[str, Any]) -> Resource:
@@ -136,7 +136,7 @@ class Worker:
         properties: dict[str, Any] = self.evaluator.value(body.get("Properties", {}))
         wrong = schemas.violations(resource.type, self.stack.region, properties)
         if wrong:
-            raise ResourceFailure(
+            raise ResourceError(
                 "Properties validation failed for resource {} with message:\n{}".format(
                     resource.logical_id, "\n".join(wrong)
                 )
@@ -176,12 +176,12 @@ class Worker:
     def _strike(self, kind: Any, resource: Resource) -> None:
         failure = LIVE.strikes(kind, resource.type, resource.logical_id)
         if failure is not None:
-            raise ResourceFailure(failure.reason or "Internal Failure")
+            raise ResourceError(failure.reason or "Internal Failure")
 
 
 def reason_of(error: BaseException) -> str:
     """The reason that an event carries for the error."""
-    if isinstance(error, (ResourceFailure, Cancelled)):
+    if isinstance(error, (ResourceError, CancelledError)):
         return str(error)
     if isinstance(error, ValidationError):
         return error.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from functools import lru_cache
+from typing import Any
 
 from ops.local.aws.resources.base import ResourceModel
 
@@ -38,7 +39,7 @@ def _models() -> dict[str, ResourceModel]:
     return {model.type: model() for model in _concrete(ResourceModel)}
 
 
-def _concrete(base: type[ResourceModel]) -> list[type[ResourceModel]]:
+def _concrete(base: Any) -> list[Any]:
     found = [base] if "type" in vars(base) else []
     return found + [model for child in base.__subclasses__() for model in _concrete(child)]
 

@@ -16,12 +16,14 @@ from typing import Any, ClassVar
 from botocore.exceptions import ClientError
 
 from ops.local.aws import clients
-from ops.local.aws.cloudformation.errors import Cancelled, ResourceFailure, handler_reason
+from ops.local.aws.cloudformation.errors import CancelledError, ResourceError, handler_reason
 from ops.local.aws.settings import LIVE
 
 Properties = Mapping[str, Any]
 Attributes = dict[str, Any]
 POLL_S = 0.05
+REAL_LIMIT_S = 60.0
+"""No wait ends earlier: a busy machine is no reason for AWS to give up."""
 
 
 @dataclass
@@ -83,12 +85,12 @@ class Context:
 
     def wait(self, is_ready: Callable[[], bool], *, limit_s: float) -> None:
         """Polls until ready; `limit_s` is in emulated seconds, as CloudFormation's own limits."""
-        deadline = time.monotonic() + max(LIVE.real_s(limit_s), 5.0)
+        deadline = time.monotonic() + max(LIVE.real_s(limit_s), REAL_LIMIT_S)
         while not is_ready():
             if self.cancelled.is_set():
-                raise Cancelled("Resource creation cancelled")
+                raise CancelledError("Resource creation cancelled")
             if time.monotonic() > deadline:
-                raise ResourceFailure(handler_reason("Exceeded attempts to wait", "NotStabilized"))
+                raise ResourceError(handler_reason("Exceeded attempts to wait", "NotStabilized"))
             time.sleep(POLL_S)
 
 
@@ -106,7 +108,7 @@ class ResourceModel(ABC):
         old, new = ctx.old, ctx.properties
         changed = sorted(key for key in {*old, *new} - {"Tags"} if old.get(key) != new.get(key))
         if changed:
-            raise ResourceFailure(f"This emulator cannot update {', '.join(changed)} of {self.type} in place")
+            raise ResourceError(f"This emulator cannot update {', '.join(changed)} of {self.type} in place")
         return {}
 
     @abstractmethod

@@ -14,11 +14,11 @@ class CdkMetadata(ResourceModel):
         """A name and nothing behind it, as in AWS."""
         return Made(ctx.name())
 
-    def update(self, ctx: Context) -> Attributes:
+    def update(self, _: Context) -> Attributes:
         """Nothing to change."""
         return {}
 
-    def delete(self, ctx: Context) -> None:
+    def delete(self, _: Context) -> None:
         """Nothing to remove."""
 
 

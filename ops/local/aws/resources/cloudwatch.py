@@ -12,7 +12,7 @@ class Alarm(ResourceModel):
 
     type = "AWS::CloudWatch::Alarm"
     _NUMBERS = ("EvaluationPeriods", "DatapointsToAlarm", "Period")
-    _KEPT = [
+    _KEPT = (
         "AlarmDescription",
         "ActionsEnabled",
         "OKActions",
@@ -27,7 +27,7 @@ class Alarm(ResourceModel):
         "ComparisonOperator",
         "TreatMissingData",
         "Metrics",
-    ]
+    )
 
     def create(self, ctx: Context) -> Made:
         """Makes the alarm."""

@@ -17,7 +17,7 @@ from kubernetes.config.config_exception import ConfigException
 from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from urllib3.exceptions import HTTPError
 
-from ops.local.aws.cloudformation.errors import ResourceFailure
+from ops.local.aws.cloudformation.errors import ResourceError
 from ops.local.aws.kubectl import Kubectl, Object, message_of
 from ops.local.aws.resources.base import Attributes, Context, Made, Properties, ResourceModel
 from ops.local.aws.settings import LIVE
@@ -26,9 +26,9 @@ LOG = logging.getLogger(__name__)
 KUBERNETES_ERRORS = (ApiException, ConfigException, ResourceNotFoundError, HTTPError, OSError)
 
 
-def failed(message: str) -> ResourceFailure:
+def failed(message: str) -> ResourceError:
     """A failure as CloudFormation reports one that a custom resource's handler sent."""
-    return ResourceFailure(
+    return ResourceError(
         f"Received response status [FAILED] from custom resource. Message returned: Error: {message}"
     )
 
@@ -103,5 +103,5 @@ class KubernetesResource(ResourceModel):
         kubectl = kubectl_for(ctx, ctx.properties)
         try:
             attempt(lambda: kubectl.delete(objects(ctx.properties)))
-        except ResourceFailure as error:
+        except ResourceError as error:
             LOG.warning("delete error: %s", error)

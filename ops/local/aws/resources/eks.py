@@ -6,7 +6,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from ops.local.aws.cloudformation.errors import ResourceFailure, handler_reason
+from ops.local.aws.cloudformation.errors import ResourceError, handler_reason
 from ops.local.aws.resources.base import (
     Attributes,
     Context,
@@ -35,13 +35,13 @@ def lower_first(value: Any) -> Any:
 def status_of(found: dict[str, Any]) -> str:
     """The status, failing on those that end a wait."""
     status = str(found["status"])
-    if status in ("FAILED", "CREATE_FAILED", "UPDATE_FAILED", "DELETE_FAILED"):
+    if status in ("FAILED", "CREATE_FAILED", "UPDATE_FAILED", "DELETE_FAILED", "DEGRADED"):
         issues = ", ".join(
             f"Issue(Code={i['code']}, Message={i['message']}, ResourceIds=[{', '.join(i.get('resourceIds', []))}])"
             for i in found.get("health", {}).get("issues", [])
         )
         message = f"[{issues}] (Service: null, Status Code: 0, Request ID: null)"
-        raise ResourceFailure(handler_reason(message, "GeneralServiceException"))
+        raise ResourceError(handler_reason(message, "GeneralServiceException"))
     return status
 
 

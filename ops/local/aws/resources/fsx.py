@@ -6,7 +6,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from ops.local.aws.cloudformation.errors import ResourceFailure, handler_reason
+from ops.local.aws.cloudformation.errors import ResourceError, handler_reason
 from ops.local.aws.resources.base import (
     Attributes,
     Context,
@@ -32,7 +32,7 @@ def _lifecycle(found: dict[str, Any]) -> str:
     lifecycle = str(found["Lifecycle"])
     if lifecycle in ("FAILED", "MISCONFIGURED"):
         message = found.get("FailureDetails", {}).get("Message", "")
-        raise ResourceFailure(handler_reason(message, "GeneralServiceException"))
+        raise ResourceError(handler_reason(message, "GeneralServiceException"))
     return lifecycle
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ops.local.aws.cloudformation.errors import ResourceFailure
+from ops.local.aws.cloudformation.errors import ResourceError
 from ops.local.aws.resources.base import (
     Attributes,
     Context,
@@ -92,7 +92,7 @@ class Policy(ResourceModel):
             and not ctx.properties.get("Users")
             and not ctx.properties.get("Groups")
         ):
-            raise ResourceFailure("At least one of [Groups,Roles,Users] must be non-empty.")
+            raise ResourceError("At least one of [Groups,Roles,Users] must be non-empty.")
         self._put(ctx, ctx.properties)
         return Made(ctx.name(), {"Id": ctx.properties["PolicyName"]})
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import importlib
 
-MODULES = ["cloudformation", "cloudtrail", "ec2", "eks", "fsx", "s3", "service_quotas"]
+MODULES = (
+    "cloudformation",
+    "cloudtrail",
+    "ec2",
+    "eks",
+    "fsx",
+    "lambda_interfaces",
+    "s3",
+    "service_quotas",
+)
 
 
 def install() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from moto.core.exceptions import ServiceException
-
 from environments.instance_types import INSTANCE_TYPES
+from ops.local.aws.refusals import AwsError
 from ops.local.aws.services import interfaces, quotas
 from ops.local.aws.services.reservations import Reservation, reservations
 from ops.local.aws.settings import LIVE
@@ -32,34 +31,36 @@ def check(region: str, kind: str, zone: str, template: Data) -> None:
 
 def _no_capacity(region: str, kind: str, zone: str) -> None:
     others = ", ".join(z.name for z in interfaces.ec2(region).describe_availability_zones() if z.name != zone)
-    raise ServiceException(
+    raise AwsError(
         "InsufficientInstanceCapacity",
-        f"We currently do not have sufficient {kind} capacity in the Availability Zone you requested ({zone}). Our "
-        f"system will be working on provisioning additional capacity. You can currently get {kind} capacity by not "
-        f"specifying an Availability Zone in your request or choosing {others}.",
+        f"We currently do not have sufficient {kind} capacity in the Availability Zone you requested ({zone}). "
+        f"Our system will be working on provisioning additional capacity. You can currently get {kind} "
+        f"capacity by not specifying an Availability Zone in your request or choosing {others}.",
     )
 
 
 def _check_reservation(region: str, reservation_id: str, kind: str, zone: str) -> None:
     found: Reservation | None = reservations(region).get(reservation_id)
     if found is None:
-        raise ServiceException(
+        raise AwsError(
             "InvalidCapacityReservationId.NotFound",
             f"The capacity reservation ID '{reservation_id}' does not exist",
         )
     if (found.instance_type, found.zone) != (kind, zone):
-        raise ServiceException(
+        raise AwsError(
             "ReservationCapacityExceeded",
-            "The requested configuration does not match the Capacity Reservation's instance type or Availability Zone.",
+            "The requested configuration does not match the Capacity Reservation's instance type or Availability "
+            "Zone.",
         )
     if found.state != "active":
-        raise ServiceException(
+        raise AwsError(
             "InvalidCapacityReservationState", f"The capacity reservation '{reservation_id}' is not active."
         )
     if found.available <= 0:
-        raise ServiceException(
+        raise AwsError(
             "ReservationCapacityExceeded",
-            "The requested reservation does not have sufficient compatible and available capacity for this request.",
+            "The requested reservation does not have sufficient compatible and available capacity for this "
+            "request.",
         )
 
 
@@ -82,9 +83,9 @@ def _check_quota(region: str, kind: str) -> None:
     )
     allowed = quotas.limit(bucket)
     if running + _vcpus(kind) > allowed:
-        raise ServiceException(
+        raise AwsError(
             "VcpuLimitExceeded",
-            f"You have requested more vCPU capacity than your current vCPU limit of {allowed} allows for the instance "
-            "bucket that the specified instance type belongs to. Please visit "
+            f"You have requested more vCPU capacity than your current vCPU limit of {allowed} allows for the "
+            "instance bucket that the specified instance type belongs to. Please visit "
             "http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit.",
         )

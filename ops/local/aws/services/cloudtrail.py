@@ -5,11 +5,13 @@ from __future__ import annotations
 from moto.cloudtrail.responses import CloudTrailResponse
 from moto.core.responses import ActionResult
 
+from ops.local.aws.services.mending import mend
 
-def _lookup_events(self: CloudTrailResponse) -> ActionResult:
+
+def _lookup_events(_: CloudTrailResponse) -> ActionResult:
     return ActionResult({"Events": []})
 
 
 def install() -> None:
     """Without an answer the CLI tries again for half a minute."""
-    CloudTrailResponse.lookup_events = _lookup_events
+    mend(CloudTrailResponse, "lookup_events", _lookup_events)

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
-from moto.core.exceptions import ServiceException
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance
 from moto.ec2.responses import EC2Response
 
+from ops.local.aws.refusals import AwsError
 from ops.local.aws.services import clock, instances, interfaces, quotas, vpc_endpoints
+from ops.local.aws.services.mending import Method, mend
 from ops.local.aws.services.nat import delete_nat_gateway, settle_nat_gateways, something_due
 from ops.local.aws.services.placement import PlacementActions
 from ops.local.aws.services.reservations import ReservationActions
 
-Method = Callable[..., Any]
+Arguments = Mapping[str, Any]
 
 
 def _refuse(code: str, message: str) -> None:
-    raise ServiceException(code, message)
+    raise AwsError(code, message)
 
 
-def _wrap(owner: type, name: str, check: Method) -> None:
+def _checked(name: str, check: Method) -> None:
     """Calls `check` with the method's arguments first; it raises what AWS refuses."""
-    original: Method = getattr(owner, name)
+    original: Method = getattr(EC2Backend, name)
+    signature = inspect.signature(original)
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        check(self, *args, **kwargs)
+        check(self, signature.bind_partial(self, *args, **kwargs).arguments)
         return original(self, *args, **kwargs)
 
-    setattr(owner, name, wrapped)
+    mend(EC2Backend, name, wrapped)
 
 
-def _check_group(backend: Any, name: str | None = None, group_id: str | None = None) -> None:
+def _check_group(backend: Any, asked: Arguments) -> None:
+    group_id = asked.get("group_id")
     if group_id is None:
         return
     if interfaces.of_group(backend.region_name, group_id) or _named_elsewhere(backend, group_id):
@@ -50,12 +54,14 @@ def _named_elsewhere(backend: Any, group_id: str) -> bool:
     )
 
 
-def _check_subnet(backend: Any, subnet_id: str) -> None:
+def _check_subnet(backend: Any, asked: Arguments) -> None:
+    subnet_id = asked["subnet_id"]
     if interfaces.in_subnet(backend.region_name, subnet_id):
         _refuse("DependencyViolation", f"The subnet '{subnet_id}' has dependencies and cannot be deleted.")
 
 
-def _check_vpc(backend: Any, vpc_id: str) -> None:
+def _check_vpc(backend: Any, asked: Arguments) -> None:
+    vpc_id = asked["vpc_id"]
     groups = [group for group in backend.groups.get(vpc_id, {}).values() if group.name != "default"]
     gateways = [g for g in backend.internet_gateways.values() if g.vpc and g.vpc.id == vpc_id]
     endpoints = [e for e in backend.vpc_end_points.values() if e.vpc_id == vpc_id]
@@ -63,7 +69,8 @@ def _check_vpc(backend: Any, vpc_id: str) -> None:
         _refuse("DependencyViolation", f"The vpc '{vpc_id}' has dependencies and cannot be deleted.")
 
 
-def _check_detach(backend: Any, internet_gateway_id: str, vpc_id: str) -> None:
+def _check_detach(backend: Any, asked: Arguments) -> None:
+    vpc_id = asked["vpc_id"]
     in_vpc = (i for i in backend.enis.values() if i.subnet.vpc_id == vpc_id)
     if any(interface.public_ip for interface in in_vpc):
         _refuse(
@@ -73,24 +80,25 @@ def _check_detach(backend: Any, internet_gateway_id: str, vpc_id: str) -> None:
         )
 
 
-def _check_interface(backend: Any, eni_id: str) -> None:
+def _check_interface(backend: Any, asked: Arguments) -> None:
+    eni_id = asked["eni_id"]
     interface = backend.enis.get(eni_id)
     if interface is not None and interface.status == "in-use":
         _refuse("InvalidParameterValue", f"Network interface '{eni_id}' is currently in use.")
 
 
-def _check_new_vpc(backend: Any, *args: Any, is_default: bool = False, **kwargs: Any) -> None:
-    if not is_default and len(backend.vpcs) >= quotas.limit("vpcs"):
+def _check_new_vpc(backend: Any, asked: Arguments) -> None:
+    if not asked.get("is_default") and len(backend.vpcs) >= quotas.limit("vpcs"):
         _refuse("VpcLimitExceeded", "The maximum number of VPCs has been reached.")
 
 
-def _check_new_address(backend: Any, *args: Any, **kwargs: Any) -> None:
+def _check_new_address(backend: Any, _: Arguments) -> None:
     if len(backend.addresses) >= quotas.limit("elastic_ips"):
         _refuse("AddressLimitExceeded", "The maximum number of addresses has been reached.")
 
 
-def _check_release(backend: Any, address: str | None = None, allocation_id: str | None = None) -> None:
-    found = next((a for a in backend.addresses if a.allocation_id == allocation_id), None)
+def _check_release(backend: Any, asked: Arguments) -> None:
+    found = next((a for a in backend.addresses if a.allocation_id == asked.get("allocation_id")), None)
     if found is not None and found.association_id:
         _refuse("InvalidIPAddress.InUse", f"Address {found.public_ip} is in use.")
 
@@ -125,13 +133,13 @@ def _settled(original: Method) -> Method:
 def install() -> None:
     """Mends moto's EC2."""
     for name, check in CHECKS.items():
-        _wrap(EC2Backend, name, check)
-    EC2Backend.delete_nat_gateway = delete_nat_gateway
-    EC2Backend.describe_nat_gateways = _settled(EC2Backend.describe_nat_gateways)
+        _checked(name, check)
+    mend(EC2Backend, "delete_nat_gateway", delete_nat_gateway)
+    mend(EC2Backend, "describe_nat_gateways", _settled(EC2Backend.describe_nat_gateways))
     vpc_endpoints.install()
-    Instance.terminate = _terminate
+    mend(Instance, "terminate", _terminate)
     for actions in (ReservationActions, PlacementActions):
         for name, method in vars(actions).items():
             if not name.startswith("_"):
-                setattr(EC2Response, name, method)
+                mend(EC2Response, name, method)
     clock.every_tick(something_due, settle_nat_gateways)

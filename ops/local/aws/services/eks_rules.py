@@ -8,6 +8,7 @@ from moto.core.exceptions import ServiceException
 from moto.iam.models import iam_backends
 
 from ops.local.aws.cloudformation.state import ACCOUNT
+from ops.local.aws.refusals import AwsError
 from ops.local.aws.services import interfaces
 
 VERSIONS = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
@@ -68,7 +69,8 @@ def check_role(arn: str) -> None:
     roles = iam_backends[ACCOUNT]["aws"].roles.values()
     if not any(role.arn == arn for role in roles):
         raise InvalidParameterError(
-            f"Role with arn: {arn}, could not be assumed because it does not exist or the trusted entity is not correct"
+            f"Role with arn: {arn}, could not be assumed because it does not exist or the trusted entity is not "
+            "correct"
         )
 
 
@@ -87,10 +89,10 @@ def check_control_plane_zones(region: str, name: str, subnet_ids: list[str]) -> 
         raise InvalidParameterError("Subnets specified must be in at least two different AZs")
     for zone in sorted(zones):
         if zone in NO_CONTROL_PLANE_ZONES:
-            raise ServiceException(
+            raise AwsError(
                 "UnsupportedAvailabilityZoneException",
-                f"Cannot create cluster '{name}' because {zone}, the targeted availability zone, does not currently "
-                "have sufficient capacity to support the cluster. Retry and choose from these availability zones: "
+                f"Cannot create cluster '{name}' because {zone}, the targeted availability zone, does not "
+                "currently have sufficient capacity to support the cluster. Retry and choose from these availability zones: "
                 f"{', '.join(z.name for z in backend.describe_availability_zones() if z.name != zone)}",
             )
     return str(found[0].vpc_id)

@@ -63,6 +63,10 @@ def settle_all() -> None:
 
 def _end_creation(thing: Thing) -> None:
     """A node group that got no instances ends in CREATE_FAILED (containers-roadmap#2204)."""
+    if thing.status == "DEGRADED":
+        message = "The add-on is unhealthy because it doesn't have the desired number of replicas."
+        issue = {"code": "InsufficientNumberOfReplicas", "message": message, "resourceIds": []}
+        thing.document["health"] = {"issues": [issue]}
     if thing.hidden.pop("creating", False) and thing.document["health"]["issues"]:
         thing.status = "CREATE_FAILED"
 

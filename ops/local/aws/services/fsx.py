@@ -6,12 +6,12 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, BaseResponse, EmptyResult
 from moto.fsx.models import fsx_backends
 from moto.s3.models import s3_backends
 
 from ops.local.aws.cloudformation.state import ACCOUNT, now
+from ops.local.aws.refusals import AwsError
 from ops.local.aws.services import clock, interfaces
 from ops.local.aws.services import fsx_rules as rules
 from ops.local.aws.services.lifecycle import GONE, Document, Thing, Things
@@ -22,7 +22,6 @@ CREATION_S, DELETION_S, UPDATE_S = 480, 300, 120
 ASSOCIATION_S, ASSOCIATION_DELETION_S = 300, 120
 TASK_S = 180
 INTERFACES_MAX = 24
-EXPORT_PENDING = "export_pending"
 
 
 @dataclass
@@ -36,7 +35,7 @@ class Store:
 
 def store(region: str) -> Store:
     """The region's memory, kept in moto's FSx; its file systems are moto's own collection."""
-    backend = fsx_backends[ACCOUNT][region]
+    backend: Any = fsx_backends[ACCOUNT][region]
     if "store" not in backend.__dict__:
         backend.store = Store()
         backend.file_systems = backend.store.file_systems
@@ -55,7 +54,7 @@ class FsxApi(BaseResponse):
     def create_file_system(self) -> ActionResult:
         """Starts a file system."""
         asked = dict(self.params)
-        rules.check_creation(self.region, asked)
+        rules.check_creation(self.region, asked, [t.document for t in self._store.file_systems.values()])
         name = f"fs-{secrets.token_hex(9)[:17]}"
         lustre = dict(asked.get("LustreConfiguration") or {})
         subnet = interfaces.ec2(self.region).get_subnet(asked["SubnetIds"][0])
@@ -227,7 +226,7 @@ class FsxApi(BaseResponse):
             "Status": {"TotalCount": 0, "SucceededCount": 0, "FailedCount": 0, "LastUpdatedTime": now()},
         }
         task = Thing(document, "PENDING", "Lifecycle")
-        if LIVE.strikes(EXPORT_PENDING, asked["Type"]) is None:
+        if LIVE.strikes("export_pending", asked["Type"]) is None:
             task.begin("EXECUTING", "SUCCEEDED", TASK_S)
         self._store.tasks[name] = task
         return ActionResult({"DataRepositoryTask": task.view()})
@@ -239,7 +238,7 @@ class FsxApi(BaseResponse):
             if task.document["FileSystemId"] == asked["FileSystemId"] and task.status in ("PENDING", "EXECUTING")
         ]
         if running:
-            raise ServiceException(
+            raise AwsError(
                 "DataRepositoryTaskExecuting",
                 "Another data repository task is already executing on the file system.",
             )
@@ -259,7 +258,7 @@ class FsxApi(BaseResponse):
         """Ends a task early."""
         task = self._task(self._get_param("TaskId"))
         if task.status not in ("PENDING", "EXECUTING"):
-            raise ServiceException("DataRepositoryTaskEnded", "The data repository task has already ended.")
+            raise AwsError("DataRepositoryTaskEnded", "The data repository task has already ended.")
         task.begin("CANCELED", "", 0)
         return ActionResult({"TaskId": task.document["TaskId"], "Lifecycle": "CANCELED"})
 
@@ -291,19 +290,19 @@ class FsxApi(BaseResponse):
 
     def _file_system(self, name: str) -> Thing:
         if name not in self._store.file_systems:
-            raise ServiceException("FileSystemNotFound", f"File system '{name}' does not exist.")
+            raise AwsError("FileSystemNotFound", f"File system '{name}' does not exist.")
         return self._store.file_systems[name]
 
     def _association(self, name: str) -> Thing:
         if name not in self._store.associations:
-            raise ServiceException(
+            raise AwsError(
                 "DataRepositoryAssociationNotFound", f"Data repository association {name} does not exist."
             )
         return self._store.associations[name]
 
     def _task(self, name: str) -> Thing:
         if name not in self._store.tasks:
-            raise ServiceException("DataRepositoryTaskNotFound", f"Data repository task {name} does not exist.")
+            raise AwsError("DataRepositoryTaskNotFound", f"Data repository task {name} does not exist.")
         return self._store.tasks[name]
 
     def _by_arn(self) -> Document:
@@ -312,7 +311,7 @@ class FsxApi(BaseResponse):
             for thing in things.values():
                 if thing.document["ResourceARN"] == arn:
                     return cast(Document, thing.document)
-        raise ServiceException("ResourceNotFound", f"Resource {arn} does not exist.")
+        raise AwsError("ResourceNotFound", f"Resource {arn} does not exist.")
 
 
 def _regions() -> list[str]:

@@ -6,10 +6,11 @@ from typing import Any
 
 from moto.core.exceptions import ServiceException
 
+from ops.local.aws.refusals import AwsError
 from ops.local.aws.services import interfaces, quotas
 
 Document = dict[str, Any]
-THROUGHPUTS = {
+THROUGHPUTS: dict[str, dict[str, tuple[int, ...]]] = {
     "PERSISTENT_1": {"SSD": (50, 100, 200), "HDD": (12, 40)},
     "PERSISTENT_2": {"SSD": (125, 250, 500, 1000)},
 }
@@ -26,7 +27,7 @@ class BadRequestError(ServiceException):
     code = "BadRequest"
 
 
-def check_creation(region: str, asked: Document) -> None:
+def check_creation(region: str, asked: Document, existing: list[Document]) -> None:
     """Everything that FSx checks before it starts a Lustre file system."""
     lustre = asked.get("LustreConfiguration") or {}
     if asked["FileSystemType"] != "LUSTRE":
@@ -38,7 +39,7 @@ def check_creation(region: str, asked: Document) -> None:
     _check_throughput(deployment, asked, lustre)
     _check_metadata(deployment, lustre)
     _check_efa(deployment, asked, lustre)
-    _check_quota(region, asked)
+    _check_quota(existing, asked)
     _check_security_groups(region, asked, lustre)
 
 
@@ -94,19 +95,14 @@ def _check_efa(deployment: str, asked: Document, lustre: Document) -> None:
         )
 
 
-def _check_quota(region: str, asked: Document) -> None:
-    from moto.fsx.models import fsx_backends
-
-    from ops.local.aws.cloudformation.state import ACCOUNT
-
-    existing = [thing.document for thing in fsx_backends[ACCOUNT][region].file_systems.values()]
+def _check_quota(existing: list[Document], asked: Document) -> None:
     used = sum(int(d.get("StorageCapacity") or 0) for d in existing)
     if len(existing) >= quotas.limit("lustre_file_systems"):
-        raise ServiceException(
+        raise AwsError(
             "ServiceLimitExceeded", "Your account has reached the limit for the number of file systems."
         )
     if used + int(asked.get("StorageCapacity") or 0) > quotas.limit("lustre_storage_gib"):
-        raise ServiceException("ServiceLimitExceeded", "Your account has reached the limit for storage capacity.")
+        raise AwsError("ServiceLimitExceeded", "Your account has reached the limit for storage capacity.")
 
 
 def _check_security_groups(region: str, asked: Document, lustre: Document) -> None:
@@ -114,21 +110,21 @@ def _check_security_groups(region: str, asked: Document, lustre: Document) -> No
     subnet = backend.get_subnet(asked["SubnetIds"][0])
     groups = [backend.get_security_group_from_id(g) for g in asked.get("SecurityGroupIds") or []]
     if any(group is None or group.vpc_id != subnet.vpc_id for group in groups):
-        raise ServiceException(
+        raise AwsError(
             "InvalidNetworkSettings",
             "One or more security groups do not exist or are not in the file system's VPC.",
         )
     if groups and not any(_lets_lnet_in(group) for group in groups):
-        raise ServiceException(
+        raise AwsError(
             "InvalidNetworkSettings",
             "The file system cannot be created because the default security group in the subnet provided or the "
             "provided security groups do not permit Lustre LNET network traffic on port 988",
         )
     if groups and lustre.get("EfaEnabled") and not any(_all_to_itself(group) for group in groups):
-        raise ServiceException(
+        raise AwsError(
             "InvalidNetworkSettings",
-            "Insufficient security group permissions to create an EFA-enabled file system. Update the security group "
-            "to allow all inbound and outbound traffic to and from the security group itself.",
+            "Insufficient security group permissions to create an EFA-enabled file system. Update the security "
+            "group to allow all inbound and outbound traffic to and from the security group itself.",
         )
 
 
@@ -160,7 +156,7 @@ def _opens(rule: Any, port: int) -> bool:
 def check_association(existing: list[Document], asked: Document) -> None:
     """At most eight, and no path inside another's."""
     if len(existing) >= 8:
-        raise ServiceException(
+        raise AwsError(
             "ServiceLimitExceeded", "The maximum number of data repository associations (8) has been reached."
         )
     for other in existing:

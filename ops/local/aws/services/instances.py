@@ -37,7 +37,7 @@ def launch(region: str, cluster: Any, group: Thing) -> None:
     """One more instance, or EC2's refusal."""
     backend, document, data = interfaces.ec2(region), group.document, group.hidden["template"]
     kind: str = group.hidden["type"]
-    subnet = backend.get_subnet(_emptiest(region, document, len(document["subnets"])))
+    subnet = backend.get_subnet(_emptiest(region, document))
     capacity.check(region, kind, subnet.availability_zone, data)
     groups = _groups(cluster, data)
     tags = {
@@ -66,7 +66,7 @@ def launch(region: str, cluster: Any, group: Thing) -> None:
     _more_interfaces(region, instance, subnet.id, groups, data)
 
 
-def _emptiest(region: str, document: Document, _: int) -> str:
+def _emptiest(region: str, document: Document) -> str:
     here = living(region, document["clusterName"], document["nodegroupName"])
     used = [instance.subnet_id for instance in here]
     return str(min(document["subnets"], key=used.count))
@@ -105,7 +105,7 @@ def release_interfaces(region: str, instance: Any) -> None:
     interfaces.remove(region, getattr(instance, "extra_interfaces", []))
 
 
-def node_spec(region: str, cluster: Any, group: Thing, instance: Any) -> NodeSpec:
+def node_spec(region: str, group: Thing, instance: Any) -> NodeSpec:
     """What the instance's kubelet registers."""
     document, data = group.document, group.hidden["template"]
     zone = interfaces.ec2(region).get_subnet(instance.subnet_id).availability_zone

@@ -16,6 +16,11 @@ def ec2(region: str) -> Any:
     return ec2_backends[ACCOUNT][region]
 
 
+def regions() -> list[str]:
+    """The regions that anything was asked of."""
+    return list(dict.keys(ec2_backends[ACCOUNT]))
+
+
 def make(region: str, subnet_id: str, group_ids: Iterable[str], description: str) -> str:
     """An interface that a service owns: in use until the service removes it."""
     backend = ec2(region)

@@ -52,7 +52,7 @@ class Things(dict[str, Thing]):
         """Every document."""
         return [thing.view() for thing in list(self.values())]
 
-    def settle(self, on_change: Callable[[str, Thing], None] = lambda name, thing: None) -> None:
+    def settle(self, on_change: Callable[[str, Thing], None] = lambda _name, _thing: None) -> None:
         """Lets time pass: what is due changes, what is gone leaves."""
         for name, thing in self._due():
             thing.settle()

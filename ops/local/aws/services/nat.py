@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from moto.core.exceptions import ServiceException
 from moto.ec2.models import ec2_backends
 
 from ops.local.aws.cloudformation.state import ACCOUNT
+from ops.local.aws.refusals import AwsError
 from ops.local.aws.settings import LIVE
 
 NAT_DELETION_S = 60
@@ -19,7 +19,7 @@ def delete_nat_gateway(self: Any, nat_gateway_id: str) -> Any:
     """Starts the deletion: the interface and the address stay in use until it ends."""
     gateway = self.nat_gateways.get(nat_gateway_id)
     if gateway is None:
-        raise ServiceException("NatGatewayNotFound", f"NatGateway {nat_gateway_id} was not found")
+        raise AwsError("NatGatewayNotFound", f"NatGateway {nat_gateway_id} was not found")
     if gateway.state not in ("deleting", "deleted"):
         gateway.state, gateway.gone_at_s = "deleting", time.time() + LIVE.real_s(NAT_DELETION_S)
     return gateway
@@ -27,7 +27,7 @@ def delete_nat_gateway(self: Any, nat_gateway_id: str) -> Any:
 
 def _due() -> Iterator[tuple[Any, Any]]:
     for region in list(dict.keys(ec2_backends[ACCOUNT])):
-        backend = ec2_backends[ACCOUNT][region]
+        backend: Any = ec2_backends[ACCOUNT][region]
         for gateway in list(backend.nat_gateways.values()):
             if gateway.state == "deleting" and time.time() >= gateway.gone_at_s:
                 yield backend, gateway

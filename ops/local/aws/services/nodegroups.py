@@ -13,8 +13,9 @@ from moto.core.exceptions import ServiceException
 
 from ops.local.aws import nodes
 from ops.local.aws.cloudformation.state import ACCOUNT, now
+from ops.local.aws.refusals import AwsError
 from ops.local.aws.services import eks_rules as rules
-from ops.local.aws.services import interfaces
+from ops.local.aws.services import interface_plan, interfaces
 from ops.local.aws.services.eks_store import Cluster, all_clusters
 from ops.local.aws.services.instances import launch, living, node_spec, terminate
 from ops.local.aws.services.lifecycle import Document, Thing
@@ -41,7 +42,13 @@ def made(cluster: Cluster, asked: Document, region: str) -> Thing:
     if template:
         rules.check_nodegroup_template(asked, data)
     rules.check_capacity_block(asked, data)
-    types = asked.get("instanceTypes") or ([data["InstanceType"]] if data.get("InstanceType") else ["t3.medium"])
+    types: list[str] = asked.get("instanceTypes") or (
+        [data["InstanceType"]] if data.get("InstanceType") else ["t3.medium"]
+    )
+    try:
+        interface_plan.check(data, types[0])
+    except AwsError as error:
+        raise rules.InvalidRequestError(error.message) from error
     identity = str(uuid4())
     document = {
         "nodegroupName": name,
@@ -183,7 +190,7 @@ def reconcile_all() -> None:
     for region, cluster, group in _groups():
         _bring_instances(region, cluster, group)
         for instance in _joinable(group):
-            spec = node_spec(region, cluster, group, instance)
+            spec = node_spec(region, group, instance)
             if maker is not None:
                 maker.add(spec)
             group.hidden["joined"][instance.id] = spec.name

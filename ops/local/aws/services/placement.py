@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import Any, cast
 
-from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, EmptyResult
 
 from ops.local.aws.cloudformation.state import ACCOUNT
+from ops.local.aws.refusals import AwsError
 from ops.local.aws.services import interfaces
 
 Group = dict[str, Any]
@@ -26,9 +26,7 @@ class PlacementActions:
         """Makes a group."""
         groups, name = placement_groups(self.region), self._get_param("GroupName")
         if name in groups:
-            raise ServiceException(
-                "InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists."
-            )
+            raise AwsError("InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists.")
         group_id = f"pg-{secrets.token_hex(9)[:17]}"
         groups[name] = {
             "GroupName": name,
@@ -47,9 +45,7 @@ class PlacementActions:
         groups = placement_groups(self.region)
         for name in self._get_param("GroupNames") or []:
             if name not in groups:
-                raise ServiceException(
-                    "InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown."
-                )
+                raise AwsError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
         wanted = self._get_param("GroupNames") or list(groups)
         found = [groups[name] for name in wanted]
         for asked in self._get_param("Filters") or []:
@@ -64,6 +60,6 @@ class PlacementActions:
         """Removes a group without instances."""
         groups, name = placement_groups(self.region), self._get_param("GroupName")
         if name not in groups:
-            raise ServiceException("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+            raise AwsError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
         del groups[name]
         return EmptyResult()

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult
 
 from ops.local.aws.cloudformation.state import ACCOUNT, now
+from ops.local.aws.refusals import AwsError
 from ops.local.aws.services import interfaces
 
 
@@ -121,7 +121,7 @@ class ReservationActions:
         wanted = self._get_param("CapacityReservationIds") or list(found)
         for reservation_id in wanted:
             if reservation_id not in found:
-                raise ServiceException(
+                raise AwsError(
                     "InvalidCapacityReservationId.NotFound",
                     f"The capacity reservation ID '{reservation_id}' does not exist",
                 )
@@ -135,9 +135,7 @@ class ReservationActions:
         """Gives the instances back."""
         found = reservations(self.region).get(self._get_param("CapacityReservationId"))
         if found is None:
-            raise ServiceException(
-                "InvalidCapacityReservationId.NotFound", "The capacity reservation does not exist"
-            )
+            raise AwsError("InvalidCapacityReservationId.NotFound", "The capacity reservation does not exist")
         found.cancelled = True
         return ActionResult({"Return": True})
 

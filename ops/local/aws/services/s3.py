@@ -8,6 +8,8 @@ from typing import Any
 from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.s3.models import FakeBucket
 
+from ops.local.aws.services.mending import mend
+
 # moto would deny everything that a statement denies to plain HTTP, or to other accounts only.
 NOT_JUDGED = ("aws:SecureTransport", "aws:PrincipalAccount", "aws:ResourceAccount", "s3:TlsVersion")
 
@@ -28,4 +30,4 @@ def _get_permission(self: Any, action: str, resource: str) -> Any:
 
 def install() -> None:
     """The loopback endpoint counts as TLS; without this the CDK's own assets are refused."""
-    FakeBucket.get_permission = _get_permission
+    mend(FakeBucket, "get_permission", _get_permission)

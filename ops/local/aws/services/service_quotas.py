@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, BaseResponse
 
 from ops.local.aws.cloudformation.state import ACCOUNT
+from ops.local.aws.refusals import AwsError
 from ops.local.aws.services.quotas import QUOTAS, Quota, limit
 from ops.local.aws.services.routing import answer_with
 
@@ -24,7 +24,7 @@ class ServiceQuotasApi(BaseResponse):
         key = (self._get_param("ServiceCode"), self._get_param("QuotaCode"))
         found = next((quota for quota in QUOTAS if (quota.service, quota.code) == key), None)
         if found is None:
-            raise ServiceException("NoSuchResourceException", f"The quota {key[1]} of {key[0]} does not exist.")
+            raise AwsError("NoSuchResourceException", f"The quota {key[1]} of {key[0]} does not exist.")
         return ActionResult({"Quota": self._view(found, limit(found.key))})
 
     def list_service_quotas(self) -> ActionResult:

@@ -7,6 +7,7 @@ from typing import Any
 from moto.ec2.models import EC2Backend
 
 from ops.local.aws.services import interfaces
+from ops.local.aws.services.mending import mend
 from ops.local.aws.settings import LIVE
 
 
@@ -25,8 +26,8 @@ def install() -> None:
             _guardduty(self, vpc_id, made.id)
         return made
 
-    EC2Backend.delete_vpc_endpoints = delete_vpc_endpoints
-    EC2Backend.create_subnet = create_subnet
+    mend(EC2Backend, "delete_vpc_endpoints", delete_vpc_endpoints)
+    mend(EC2Backend, "create_subnet", create_subnet)
 
 
 def _guardduty(backend: Any, vpc_id: str, subnet_id: str) -> None:
