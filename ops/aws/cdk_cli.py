@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -14,17 +13,19 @@ from ops.aws.access import Aws, child_environment
 from ops.errors import CloudError, InvalidInputError
 
 PROJECT_ROOT = Path(__file__).parent.parent.parent
-TELLING = re.compile(r"_(IN_PROGRESS|COMPLETE|FAILED)\b|✅|❌|[Ee]rror|Failed|denied")
+CDK = PROJECT_ROOT / "node_modules" / ".bin" / "cdk"
+TELLING = re.compile(r"_(COMPLETE|FAILED)\b|ROLLBACK|✅|❌|[Ee]rror|Failed|denied")
 TAIL_LINES = 15
 
 
 def cdk(aws: Aws, arguments: Sequence[str], say: Callable[[str], None]) -> None:
-    """Run `cdk …` to its end. Raises CloudError with its last lines, InvalidInputError without npx."""
-    npx = shutil.which("npx")
-    if npx is None:
-        raise InvalidInputError("npx is not on the PATH: the CDK command line needs Node.js 20 or newer")
+    """Run `cdk …` to its end. Raises CloudError with its last lines, InvalidInputError if it is not installed."""
+    if not CDK.exists():
+        raise InvalidInputError(
+            f"{CDK} is not there", fix="`make setup` installs it; it needs Node.js 20 or newer"
+        )
     child = subprocess.Popen(
-        [npx, "--no-install", "cdk", *arguments],
+        [str(CDK), *arguments],
         cwd=PROJECT_ROOT,
         env=child_environment(aws),
         stdout=subprocess.PIPE,

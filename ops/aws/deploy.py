@@ -29,7 +29,7 @@ def deploy(aws: Aws, state: Path, say: Say) -> dict[str, Any]:
     build(aws.environment, assembly)
     if not bootstrapped(aws):
         say("bootstrapping CDK in this account and region")
-        cdk(aws, ["bootstrap", f"aws://{aws.account()}/{aws.environment.region}"], say)
+        cdk(aws, ["bootstrap", f"aws://{aws.account()}/{aws.environment.region}", "--app", str(assembly)], say)
     for number, kind in enumerate(ORDER, 1):
         say(f"stack {number} of {len(ORDER)}: {stack_name(aws, kind)}")
         cdk(aws, [*_deploy_command(aws, kind, assembly)], say)

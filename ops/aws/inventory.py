@@ -14,6 +14,8 @@ from ops.aws.stacks import stacks
 TAG = "steadfast:environment"
 GONE_STATES = frozenset({"terminated", "shutting-down", "deleted", "deleting", "DELETING"})
 
+FEW = 6
+
 
 @dataclass(frozen=True)
 class Item:
@@ -136,6 +138,18 @@ def inventory(aws: Aws) -> list[Item]:
 def left_over(items: list[Item], *, purged: bool) -> list[Item]:
     """What should not be there after a destroy."""
     return [item for item in items if purged or not item.kept]
+
+
+def lines(items: list[Item]) -> list[str]:
+    """For people: kinds with many things as a number, the rest one by one."""
+    by_kind: dict[str, list[Item]] = {}
+    for item in items:
+        by_kind.setdefault(item.kind, []).append(item)
+    return [
+        line
+        for kind, found in by_kind.items()
+        for line in ([str(item) for item in found] if len(found) <= FEW else [f"{len(found)} times {kind}"])
+    ]
 
 
 def as_dicts(items: list[Item]) -> list[dict[str, Any]]:

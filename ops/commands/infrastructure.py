@@ -219,13 +219,13 @@ def destroy(
     from ops.aws.access import aws_of
     from ops.aws.destroy import destroy as take_away
     from ops.aws.destroy import doomed
-    from ops.aws.inventory import as_dicts
+    from ops.aws.inventory import as_dicts, lines
 
     call = Call.of(environment, local=local, as_json=as_json, yes=yes)
     aws = aws_of(call)
     items = doomed(aws, purge=purge)
-    for item in items:
-        call.output.say(f"  {item}")
+    for line in lines(items):
+        call.output.say(f"  {line}")
     if items:
         what = "and its archive, for ever" if purge else "and keep its archive"
         call.output.confirm(f"Destroy these {len(items)} things of {call.environment.name} {what}?")
@@ -249,15 +249,19 @@ def _refuse_runs(call: Call, items: list[Any]) -> None:
 def inventory(environment: EnvironmentArgument, local: LocalOption = False, as_json: JsonOption = False) -> None:
     """What AWS has of the environment, asked service by service."""
     from ops.aws.access import aws_of
-    from ops.aws.inventory import as_dicts
+    from ops.aws.inventory import as_dicts, left_over, lines
     from ops.aws.inventory import inventory as ask
 
     call = Call.of(environment, local=local, as_json=as_json)
     items = ask(aws_of(call))
+    goes = left_over(items, purged=False)
 
     def words(console: Console) -> None:
+        for line in lines(goes):
+            console.print(escape(line))
         for item in items:
-            console.print(escape(f"{item}{'  kept by destroy' if item.kept else ''}"))
-        console.print(f"{len(items)} things")
+            if item.kept:
+                console.print(escape(f"{item}, kept by destroy"))
+        console.print(f"{len(goes)} things, and {len(items) - len(goes)} that destroy keeps")
 
     call.output.result({"items": as_dicts(items)}, words)
