@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-import cdk8s
+from typing import TYPE_CHECKING, Any
 
 from environments.environment import Environment
 from k8s.containers import (
@@ -34,6 +32,9 @@ from k8s.resources import GIB, PodMemory, training_resources
 from k8s.rules import check
 from k8s.run_spec import RunSpec, check_run, run_metadata
 from k8s.training_job import headless_service, network_policy
+
+if TYPE_CHECKING:
+    import cdk8s
 
 MEMORY = PodMemory(arena_bytes=0, shm_bytes=4 * GIB, limit_bytes=64 * GIB)
 DEADLINE_S = 900

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import cdk8s
-from constructs import Construct
+if TYPE_CHECKING:  # importing it starts a Node process, which those who only want dictionaries need not wait for
+    import cdk8s
+    from constructs import Construct
 
 Manifest = dict[str, Any]
 
@@ -26,6 +27,8 @@ class InvalidManifestError(Exception):
 
 def emit(scope: Construct, manifest: Manifest) -> cdk8s.ApiObject:
     """Add one object to a chart. The only place where a dictionary becomes a cdk8s object."""
+    import cdk8s
+
     metadata = manifest["metadata"]
     api_object = cdk8s.ApiObject(
         scope,
@@ -48,6 +51,8 @@ def emit(scope: Construct, manifest: Manifest) -> cdk8s.ApiObject:
 
 def chart_of(app: cdk8s.App, name: str, manifests: Iterable[Manifest]) -> cdk8s.Chart:
     """A chart of these objects, named exactly as they say."""
+    import cdk8s
+
     chart = cdk8s.Chart(app, name, disable_resource_name_hashes=True)
     for manifest in manifests:
         emit(chart, manifest)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import cdk8s
+from typing import TYPE_CHECKING, Any
 
 from environments.environment import Environment
 from k8s.containers import (
@@ -45,6 +43,9 @@ from k8s.rules import check
 from k8s.run_spec import RunSpec, check_run, run_metadata
 from k8s.secrets import secrets_mounts, secrets_volumes
 from trainer.exit_codes import JOB_FAILING, JOB_IGNORED
+
+if TYPE_CHECKING:
+    import cdk8s
 
 RESTARTS_PER_INDEX = 100
 """High: an index that is lost for good fails the Job though a spare trains on; loops end by exit code 93."""

@@ -12,6 +12,7 @@ from k8s.training_job import run_charts
 from trainer.faults.schema import Fault, FaultClass
 
 pytestmark = pytest.mark.unit
+OUT_OF_RANGE = Fault(id="f", class_=FaultClass.SIGKILL, rank=16, step=1)
 IMAGE = "registry.example.com/trainer@sha256:" + "ab" * 32
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -186,3 +188,10 @@ def test_pods_of_a_run_reach_each_other_and_no_other_run(training: Documents) ->
     for name in ("Job/pretrain-1", "Job/pretrain-1-control"):
         labels = training[name]["spec"]["template"]["metadata"]["labels"]
         assert selector.items() <= labels.items()
+
+
+def test_dictionaries_need_neither_node_nor_torch() -> None:
+    """`submit` makes these; a Node process or torch would cost every call seconds."""
+    code = "import sys, k8s.training_job, k8s.bandwidth_check; print({'jsii', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "set()"
