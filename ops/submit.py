@@ -111,10 +111,6 @@ def _size_problems(environment: Environment, request: Request) -> list[str]:
     problems = []
     if request.steps is not None and request.steps < 1:
         problems.append(f"--steps: {request.steps} is below 1")
-    try:
-        environment.training.share(environment.world_size)
-    except ValueError as error:
-        problems.append(f"training: {error}")
     if request.local and environment.world_size > LOCAL_RANKS:
         problems.append(
             f"--local: {environment.name} has {environment.world_size} ranks, and this machine runs at most "
