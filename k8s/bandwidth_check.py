@@ -110,7 +110,7 @@ def check_command(environment: Environment) -> list[str]:
         "--node-rank=$(JOB_COMPLETION_INDEX)",
         "--rdzv-backend=static",
         "--master-addr=$(STEADFAST_CHECK_HOST)",
-        f"--master-port={RENDEZVOUS_PORT}",
+        "--master-port=$(STEADFAST_STORE_PORT)",
         "--max-restarts=0",
         "-m",
         "trainer.bandwidth",
@@ -125,6 +125,7 @@ def _variables(environment: Environment, run: RunSpec) -> list[dict[str, Any]]:
         *pod_variables(),
         *run_variables(run.name, run.submission),
         variable("STEADFAST_CHECK_HOST", first),
+        variable("STEADFAST_STORE_PORT", str(RENDEZVOUS_PORT)),
         variable("STEADFAST_BARS", json.dumps(bars)),
         *plain({**network_environment(environment, debug=True), "OMP_NUM_THREADS": "1"}),
     ]

@@ -17,9 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
+from k8s.bandwidth_check import check_command
 from k8s.launcher_command import control_command, launcher_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(280)]
 MODULE = "nvidia_resiliency_ext.fault_tolerance"
 PROBE = """
 import json, os, pathlib, time
@@ -43,6 +44,11 @@ def free_port() -> int:
     return port
 
 
+def expand(command: list[str], variables: dict[str, str]) -> list[str]:
+    """As a kubelet does before it starts a container."""
+    return [re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], item) for item in command]
+
+
 class Nodes:
     """One nvrx-control and several launchers, each in a process group of its own."""
 
@@ -59,9 +65,8 @@ class Nodes:
             "STEADFAST_STORE_ENDPOINT": f"127.0.0.1:{self.port}",
             "STEADFAST_STORE_PORT": str(self.port),
         }
-        expanded = [re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], item) for item in command]
         self.processes[name] = subprocess.Popen(
-            [sys.executable, "-m", f"{MODULE}.{module}", *expanded],
+            [sys.executable, "-m", f"{MODULE}.{module}", *expand(command, variables)],
             env={**os.environ, **variables, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"},
             stdout=(self.folder / f"{name}.log").open("wb"),
             stderr=subprocess.STDOUT,
@@ -117,7 +122,7 @@ def nodes(make_environment: Any, tmp_path: Path) -> Iterator[Nodes]:
 
 def test_the_first_node_may_die_and_the_spare_takes_its_place(nodes: Nodes) -> None:
     nodes.start_all()
-    first = nodes.wait_for(2, 60)
+    first = nodes.wait_for(2, 100)
     ranks = {int(item["RANK"]): item for item in first}
     assert {item["WORLD_SIZE"] for item in first} == {"2"}
     assert ranks[0]["node"] > ranks[1]["node"], "ordered by index, not by address"
@@ -125,13 +130,34 @@ def test_the_first_node_may_die_and_the_spare_takes_its_place(nodes: Nodes) -> N
 
     dead = f"node-{4 - int(ranks[0]['node'].rsplit('.', 1)[1])}"
     nodes.kill(dead)
-    after = nodes.wait_for(4, 40)[2:]
+    after = nodes.wait_for(4, 90)[2:]
     assert sorted(item["RANK"] for item in after) == ["0", "1"]
     assert ranks[0]["node"] not in {item["node"] for item in after}
 
     (nodes.folder / "go").touch()
-    codes = nodes.codes(30)
+    codes = nodes.codes(60)
     assert codes.pop(dead) == -signal.SIGKILL
     assert set(codes.values()) == {0}, codes
     cycles = list((nodes.folder / "launcher").glob("cycle_info.r-1.*"))
     assert cycles, "nvrx-control writes cycle information"
+
+
+def test_the_bandwidth_check_runs_on_two_nodes(make_environment: Any, tmp_path: Path) -> None:
+    environment = make_environment(instance_type="p5.4xlarge", nodes=2)
+    port, processes = str(free_port()), []
+    for index in range(2):
+        variables = {
+            "JOB_COMPLETION_INDEX": str(index),
+            "STEADFAST_CHECK_HOST": "127.0.0.1",
+            "STEADFAST_STORE_PORT": port,
+            "STEADFAST_BARS": "{}",
+            "TMPDIR": str(tmp_path),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-m", "torch.distributed.run", *expand(check_command(environment), variables)]
+        processes.append(subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE))
+    outputs = [process.communicate(timeout=200)[0].decode() for process in processes]
+    (line,) = [line for line in "".join(outputs).splitlines() if '"bandwidth"' in line]
+    rows = json.loads(line)["bandwidth"]
+    assert rows and all(row["bus_gb_s"] > 0 for row in rows)
+    assert [process.returncode for process in processes] == [0 if all(row["met"] for row in rows) else 1] * 2
