@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import aws_cdk as cdk
 from aws_cdk import cx_api
@@ -24,6 +25,11 @@ _LIKE_THE_CLI = {
 """What the CDK command line adds to the context, so that both ways give the same bytes."""
 
 
+def context() -> dict[str, Any]:
+    """cdk.json's feature flags, and what the command line adds to them."""
+    return {**json.loads(_CDK_JSON.read_text(encoding="utf-8"))["context"], **_LIKE_THE_CLI}
+
+
 def build(environment: Environment, out_dir: Path | str | None = None) -> cx_api.CloudAssembly:
     """Synthesize the five stacks into `out_dir`, without network or credentials.
 
@@ -36,7 +42,7 @@ def build(environment: Environment, out_dir: Path | str | None = None) -> cx_api
     app = cdk.App(
         outdir=str(out_dir) if out_dir else None,
         analytics_reporting=False,
-        post_cli_context={**json.loads(_CDK_JSON.read_text())["context"], **_LIKE_THE_CLI},
+        post_cli_context=context(),
     )
     add_stacks(app, environment)
     acknowledge(app)

@@ -10,12 +10,10 @@ from aws_cdk import aws_fsx as fsx
 from constructs import Construct
 
 from environments.environment import Environment
+from environments.rules.storage import LUSTRE_PORTS
 from environments.sections import Association
 from environments.versions import LUSTRE
 from infra.naming import bucket_name, pin
-
-LUSTRE_PORTS = ((988, 988), (1018, 1023))
-"""LNet: the well-known port, and those that servers call clients back from (Lustre guide, "Access control")."""
 
 
 class LustreFileSystem(Construct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from infra.lustre import LUSTRE_PORTS
+from environments.rules.storage import LUSTRE_PORTS
 from infra.templates import Address, Templates
 
 _WITH_ASSOCIATIONS_REFUSED = ("ImportPath", "ExportPath", "AutoImportPolicy", "ImportedFileChunkSize")

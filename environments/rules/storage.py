@@ -17,6 +17,8 @@ _STEP_GIB = 2400
 _SMALLEST_GIB = 1200
 EFA_STEP_GIB = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
 """By throughput per TiB: one EFA file server's storage (Lustre guide, "Increasing storage capacity")."""
+LUSTRE_PORTS = ((988, 988), (1018, 1023))
+"""LNet: the well-known port, and those from which servers call clients back (Lustre guide, access control)."""
 _METADATA_IOPS = (1500, 3000, 6000, *range(12000, 192001, 12000))
 RUNS = PurePosixPath("/runs")
 DATA = PurePosixPath("/data")
