@@ -1,20 +1,17 @@
-"""The seam between the engine and a way of saving, and the product's own: arena, helper thread, writer process.
-
-The other ways (comparison.py) exist to be measured against.
-"""
+"""The product's own way of saving: arena, helper thread, writer process. The others are in comparison.py."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from trainer.checkpoint.arena import Arena, ArenaDirectory, check_memory
+from trainer.checkpoint.backend_types import Backend, Launch, StateNow
 from trainer.checkpoint.chain import Position
+from trainer.checkpoint.comparison import ComparisonBackend
 from trainer.checkpoint.decisions import Decision
 from trainer.checkpoint.layout import Layout
 from trainer.checkpoint.restore import slot_record
@@ -30,81 +27,6 @@ WRITE_THREADS = 4
 REGISTER_TIMEOUT_S = 300.0
 
 
-@dataclass(frozen=True)
-class Launch:
-    """An order to save the state as it is now."""
-
-    position: Position
-    origin: str | None
-    persist: bool
-    stage: str
-    wait_s: float
-    """How long a slot may be waited for."""
-
-
-class Backend(Protocol):
-    """A way of saving."""
-
-    def prepare(self, layout: Layout, ranks_here: int) -> Arena | None:
-        """Get memory ready. Raises ArenaError."""
-
-    def begin(self, session: Session) -> None:
-        """An attempt begins."""
-
-    def tell(self, decision: Decision) -> None:
-        """Rank 0: bring a decision to the others."""
-
-    def launch(
-        self, launch: Launch, tensors: Mapping[str, torch.Tensor], host: Mapping[str, torch.Tensor]
-    ) -> None:
-        """Save the state as it is now; returns once training may change it (or `guard` sees to that)."""
-
-    def guard(self) -> None:
-        """The optimizer is about to change the state."""
-
-    def poll(self) -> None:
-        """Called after every step."""
-
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until nothing is under way."""
-
-    def abandon(self, timeout_s: float) -> bool:
-        """The attempt is over; False if something still holds on."""
-
-    def close(self) -> None:
-        """The process ends."""
-
-    def request_stop(self, reason: str) -> None:
-        """From a signal handler."""
-
-    def stop_seen(self) -> str | None:
-        """Rank 0: why to stop."""
-
-    def busy(self, *, persist: bool) -> str | None:
-        """Rank 0: why a save should be skipped."""
-
-    def stage(self) -> str:
-        """Rank 0: where snapshots are taken."""
-
-    def failures_in_a_row(self) -> int:
-        """Rank 0."""
-
-    def fate(self, position: Position) -> str:
-        """Rank 0, after a drain: `committed`, or what went wrong."""
-
-    def committed(self) -> Position | None:
-        """Rank 0: the newest generation of this attempt."""
-
-    def will_persist(self, step: int) -> bool:
-        """Whether the newest launch goes to storage."""
-
-    def measured(self) -> tuple[float | None, float | None]:
-        """`(cost of a save to training, launch to commit)` in seconds."""
-
-    def overheads(self) -> dict[str, Any]:
-        """For the report."""
-
-
 def make_backend(
     config: CheckpointConfig,
     paths: RunPaths,
@@ -114,10 +36,12 @@ def make_backend(
     rank: int,
 ) -> Backend:
     """The way of saving that `checkpoint.writer` names."""
+    if config.writer != "steadfast":
+        return ComparisonBackend(config, paths, ledger, config.writer)
     return SteadfastBackend(config, paths, directory, ledger, device, rank)
 
 
-class SteadfastBackend:
+class SteadfastBackend(Backend):
     """A snapshot into the arena, written by another process."""
 
     def __init__(
@@ -189,9 +113,7 @@ class SteadfastBackend:
         """See `Backend`."""
         self._saves.tell(decision)
 
-    def launch(
-        self, launch: Launch, tensors: Mapping[str, torch.Tensor], host: Mapping[str, torch.Tensor]
-    ) -> None:
+    def launch(self, launch: Launch, now: StateNow) -> None:
         """See `Backend`."""
         assert self._arena is not None and self._stager is not None
         self._last = launch
@@ -202,9 +124,9 @@ class SteadfastBackend:
             return
         self._arena.invalidate(slot)
         memory = self._arena.slot(slot)
-        copy_host_state(self._layout, memory, host)
-        copy = self._stager.launch(memory, tensors)
-        now = time.monotonic()
+        copy_host_state(self._layout, memory, now.host)
+        copy = self._stager.launch(memory, now.locals)
+        launched_s = time.monotonic()
         self._saves.add(
             Save(
                 position=launch.position,
@@ -213,8 +135,8 @@ class SteadfastBackend:
                 request=self._request(launch, slot),
                 stage=self._stager.name,
                 launched_s=started,
-                launch_s=now - started,
-                deadline_s=now + 2 * self._config.commit_timeout_s,
+                launch_s=launched_s - started,
+                deadline_s=launched_s + 2 * self._config.commit_timeout_s,
             )
         )
 
@@ -307,7 +229,9 @@ class SteadfastBackend:
 
     def fate(self, position: Position) -> str:
         """See `Backend`."""
-        return "committed" if self._saves.committed == position else "see the events of the save"
+        if self._saves.committed == position:
+            return "committed"
+        return self._saves.errors.get(position, "not committed")
 
     def committed(self) -> Position | None:
         """See `Backend`."""

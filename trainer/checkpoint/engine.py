@@ -27,7 +27,8 @@ from typing import Any
 import torch
 
 from trainer.checkpoint.arena import ArenaDirectory
-from trainer.checkpoint.backend import Backend, Launch, make_backend
+from trainer.checkpoint.backend import make_backend
+from trainer.checkpoint.backend_types import Backend, Launch, StateNow
 from trainer.checkpoint.chain import Position, take_attempt
 from trainer.checkpoint.decisions import Action, Board, Decision
 from trainer.checkpoint.interval import Interval
@@ -72,6 +73,7 @@ class CheckpointEngine:
         self._control: Control | None = None
         self._state: Saveable | None = None
         self._board: Board | None = None
+        self._tensors: dict[str, torch.Tensor] = {}
         self._bound: dict[str, torch.Tensor] = {}
         self._published = 0
         self._stopping = False
@@ -134,7 +136,9 @@ class CheckpointEngine:
         self._restored = restored
         self._stopping = False
         self._board = Board(control.store, control.rank, restored.step + 1, control.timeout_s)
-        session = Session(control.rank, control.world_size, restored.attempt, control.store, self._board)
+        session = Session(
+            control.rank, control.world_size, restored.attempt, control.group, control.store, self._board
+        )
         self._backend.begin(session)
         self._interval = Interval(self._config, restored.step, time.monotonic())
         self._last_saved = restored.step if restored.generation else -1
@@ -149,7 +153,8 @@ class CheckpointEngine:
             self._board = None
         if not self._backend.abandon(ABORT_TIMEOUT_S):
             log.error("a writer hangs in the kernel; its slot stays fenced")
-        self._bound = {}
+        self._tensors, self._bound = {}, {}
+        self._state = self._control = None
 
     def close(self) -> None:
         """End helper threads and the writer; the arena's files stay for the next attempt in this pod."""
@@ -284,11 +289,12 @@ class CheckpointEngine:
         position = Position(self._restored.attempt, step)
         self._last_saved = step
         launch = Launch(position, self._restored.generation, persist, stage, wait_s)
-        self._backend.launch(launch, self._bound, self._state.host_state())
+        self._backend.launch(launch, StateNow(self._tensors, self._bound, self._state.host_state()))
 
     def _bind(self) -> None:
         assert self._state is not None
-        self._bound = locals_of(self._state.device_tensors())
+        self._tensors = self._state.device_tensors()
+        self._bound = locals_of(self._tensors)
 
     def _rebind(self) -> None:
         """`set_state_dict` and friends replace tensors: look again at each save. Raises ValueError."""

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from trainer.checkpoint.chain import Position
@@ -48,6 +49,7 @@ class Save:
     """Of an attempt that is over: it may become a snapshot in memory, and nothing else."""
     submitted: bool = False
     reported: set[Phase] = field(default_factory=set)
+    checksum_s: float = 0.0
     slot_free: bool = False
     done: bool = False
     error: str | None = None
@@ -69,6 +71,7 @@ class Session:
     rank: int
     world_size: int
     attempt: int
+    group: dist.ProcessGroup
     store: Store
     board: Board
     outbox: deque[Decision] = field(default_factory=deque)
@@ -92,6 +95,7 @@ class Saves:
         self.stop_seen: str | None = None
         """Rank 0: someone has asked to stop."""
         self.failures_in_a_row = 0
+        self.errors: dict[Position, str] = {}
         self.committed: Position | None = None
         self.last_commit_s: float | None = None
         self.whole_step: int | None = None
@@ -219,6 +223,8 @@ class Saves:
 
     def _follow(self, save: Save) -> None:
         for phase in Phase:
+            if phase is Phase.DONE and Phase.HASHED not in save.reported:
+                continue  # the other lane still reads the slot
             if phase not in save.reported and (outcome := poll(save.request.outcome, phase)) is not None:
                 save.reported.add(phase)
                 self._reached(save, phase, outcome)
@@ -229,16 +235,18 @@ class Saves:
     def _reached(self, save: Save, phase: Phase, outcome: Outcome) -> None:
         step, generation = save.position.step, save.position.name
         if phase is Phase.HASHED:
-            self._count_whole(step)
+            save.checksum_s = outcome.checksum_s
+            if outcome.ok:
+                self._count_whole(save.position)
         elif phase is Phase.WRITTEN:
-            save.slot_free = True
+            save.slot_free = Phase.HASHED in save.reported
             self._ledger.write(
                 Event.RANK_WRITTEN,
                 step=step,
                 generation=generation,
                 bytes=outcome.bytes,
                 write_s=outcome.write_s,
-                checksum_s=outcome.checksum_s,
+                checksum_s=save.checksum_s,
                 fsync_s=outcome.fsync_s,
             )
         elif phase is Phase.COMMITTED:
@@ -273,6 +281,7 @@ class Saves:
 
     def _failed(self, position: Position, error: str) -> None:
         log.error("saving %s failed: %s", position.name, error)
+        self.errors = {position: error}
         session = self._session
         if session is None:
             return
@@ -339,10 +348,10 @@ class Saves:
         if session.store.add(_whole_key(save.position), 0) >= session.world_size:
             self.whole_step = save.position.step
 
-    def _count_whole(self, step: int) -> None:
+    def _count_whole(self, position: Position) -> None:
         session = self._session
         if session is not None:
-            self._send(lambda: session.store.add(_whole_key(Position(session.attempt, step)), 1))
+            self._send(lambda: session.store.add(_whole_key(position), 1))
 
     def _send(self, call: Callable[[], object]) -> bool:
         """The store may be gone: it hurries things and decides nothing."""

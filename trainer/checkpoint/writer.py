@@ -114,7 +114,9 @@ def handle(request: Request) -> None:
     try:
         _handle(request)
     except BaseException as error:
-        report(request.outcome, Phase.DONE, Outcome(ok=False, error=_describe(error)))
+        failed = Outcome(ok=False, error=_describe(error))
+        report(request.outcome, Phase.HASHED, failed)
+        report(request.outcome, Phase.DONE, failed)
 
 
 def _handle(request: Request) -> None:

@@ -1,0 +1,98 @@
+"""What the engine and a way of saving pass between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from trainer.checkpoint.arena import Arena
+from trainer.checkpoint.chain import Position
+from trainer.checkpoint.decisions import Decision
+from trainer.checkpoint.layout import Layout
+from trainer.checkpoint.saves import Session
+
+
+@dataclass(frozen=True)
+class Launch:
+    """An order to save the state as it is now."""
+
+    position: Position
+    origin: str | None
+    persist: bool
+    stage: str
+    wait_s: float
+    """How long a slot may be waited for."""
+
+
+@dataclass(frozen=True)
+class StateNow:
+    """The state at a launch."""
+
+    tensors: Mapping[str, torch.Tensor]
+    locals: Mapping[str, torch.Tensor]
+    """This rank's parts of `tensors`."""
+    host: Mapping[str, torch.Tensor]
+
+
+class Backend(Protocol):
+    """A way of saving."""
+
+    def prepare(self, layout: Layout, ranks_here: int) -> Arena | None:
+        """Get memory ready. Raises ArenaError."""
+
+    def begin(self, session: Session) -> None:
+        """An attempt begins."""
+
+    def tell(self, decision: Decision) -> None:
+        """Rank 0: bring a decision to the others."""
+
+    def launch(self, launch: Launch, now: StateNow) -> None:
+        """Save the state as it is now; returns once training may change it (or `guard` sees to that)."""
+
+    def guard(self) -> None:
+        """The optimizer is about to change the state."""
+
+    def poll(self) -> None:
+        """Called after every step."""
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing is under way."""
+
+    def abandon(self, timeout_s: float) -> bool:
+        """The attempt is over; False if something still holds on."""
+
+    def close(self) -> None:
+        """The process ends."""
+
+    def request_stop(self, reason: str) -> None:
+        """From a signal handler."""
+
+    def stop_seen(self) -> str | None:
+        """Rank 0: why to stop."""
+
+    def busy(self, *, persist: bool) -> str | None:
+        """Rank 0: why a save should be skipped."""
+
+    def stage(self) -> str:
+        """Rank 0: where snapshots are taken."""
+
+    def failures_in_a_row(self) -> int:
+        """Rank 0."""
+
+    def fate(self, position: Position) -> str:
+        """Rank 0, after a drain: `committed`, or what went wrong."""
+
+    def committed(self) -> Position | None:
+        """Rank 0: the newest generation of this attempt."""
+
+    def will_persist(self, step: int) -> bool:
+        """Whether the newest launch goes to storage."""
+
+    def measured(self) -> tuple[float | None, float | None]:
+        """`(cost of a save to training, launch to commit)` in seconds."""
+
+    def overheads(self) -> dict[str, Any]:
+        """For the report."""
