@@ -49,18 +49,22 @@ HANDLER_ERROR_CODES = (
 )
 
 
+SERVICE_NAMES = {"FSx": "FSx", "SSM": "SSM", "IAM": "Iam"}
+
+
 def handler_error_code(api_code: str) -> str:
     """The CloudFormation handler's code for a service's error code."""
     return next((code for part, code in HANDLER_ERROR_CODES if part in api_code), "GeneralServiceException")
 
 
-def reason_from_api_error(error: ClientError) -> str:
+def reason_from_api_error(error: ClientError, resource_type: str) -> str:
     """A status reason as CloudFormation words a service's refusal."""
+    service = resource_type.split("::")[1]
     details: dict[str, Any] = error.response.get("Error", {})
     metadata = error.response.get("ResponseMetadata", {})
     return handler_reason(
         message=(
-            f"{details.get('Message', '')} (Service: {error.operation_name}, "
+            f"{details.get('Message', '')} (Service: {SERVICE_NAMES.get(service, service.capitalize())}, "
             f"Status Code: {metadata.get('HTTPStatusCode', 400)}, "
             f"Request ID: {metadata.get('RequestId', uuid4())})"
         ),

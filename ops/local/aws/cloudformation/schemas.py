@@ -72,7 +72,7 @@ def _validator() -> Any:
             "object": lambda _, v: isinstance(v, dict),
         }
     )
-    bounds = {"minimum": _bound(operator.lt, "greater"), "maximum": _bound(operator.gt, "less")}
+    bounds = {"minimum": _bound(operator.lt, "greater"), "maximum": _bound(operator.gt, "less"), "enum": _one_of}
     validators = {**dict.fromkeys(_IGNORED_KEYWORDS), **bounds}
     return extend(Draft7Validator, validators=validators, type_checker=types)
 
@@ -85,6 +85,11 @@ def _bound(is_outside: Callable[[float, float], bool], word: str) -> Any:
             yield SchemaError(f"{value} is not {word} or equal to {bound}", validator="minimum")
 
     return check
+
+
+def _one_of(_: Any, allowed: list[Any], value: Any, __: Schema) -> Iterator[SchemaError]:
+    if value not in allowed and str(value) not in map(str, allowed):
+        yield SchemaError(f"{value} is not one of {allowed}", validator="enum", instance=value)
 
 
 def _is_scalar(value: object) -> bool:

@@ -44,13 +44,14 @@ class Worker:
             set_resource(self.stack, resource, "CREATE_IN_PROGRESS")
             self._make(resource, properties)
         except Exception as error:
-            set_resource(self.stack, resource, "CREATE_FAILED", reason_of(error))
-            raise ResourceError(reason_of(error)) from error
+            set_resource(self.stack, resource, "CREATE_FAILED", reason_of(error, resource))
+            raise ResourceError(reason_of(error, resource)) from error
         set_resource(self.stack, resource, "CREATE_COMPLETE")
 
     def _make(self, resource: Resource, properties: dict[str, Any]) -> None:
         model, context = self._model(resource), self._context(resource, properties)
-        adopted = model.find(context) if self.import_existing else None
+        kept = resource.deletion_policy in ("Retain", "RetainExceptOnCreate")
+        adopted = model.find(context) if self.import_existing and kept else None
         if adopted is not None:
             self._claim(resource, adopted)
             return
@@ -77,8 +78,8 @@ class Worker:
                 return self._replace(resource, properties)
             self._change(resource, properties)
         except Exception as error:
-            set_resource(self.stack, resource, "UPDATE_FAILED", reason_of(error))
-            raise ResourceError(reason_of(error)) from error
+            set_resource(self.stack, resource, "UPDATE_FAILED", reason_of(error, resource))
+            raise ResourceError(reason_of(error, resource)) from error
         set_resource(self.stack, resource, "UPDATE_COMPLETE")
         return None
 
@@ -88,8 +89,8 @@ class Worker:
         try:
             self._change(resource, before.properties)
         except Exception as error:
-            set_resource(self.stack, resource, "UPDATE_FAILED", reason_of(error))
-            raise ResourceError(reason_of(error)) from error
+            set_resource(self.stack, resource, "UPDATE_FAILED", reason_of(error, resource))
+            raise ResourceError(reason_of(error, resource)) from error
         set_resource(self.stack, resource, "UPDATE_COMPLETE")
 
     def delete(self, resource: Resource, policy: str) -> None:
@@ -105,8 +106,8 @@ class Worker:
                 raise ResourceError(f"This emulator has no model for {resource.type}")
             model.delete(self._context(resource, resource.properties))
         except Exception as error:
-            set_resource(self.stack, resource, "DELETE_FAILED", reason_of(error))
-            raise ResourceError(reason_of(error)) from error
+            set_resource(self.stack, resource, "DELETE_FAILED", reason_of(error, resource))
+            raise ResourceError(reason_of(error, resource)) from error
         set_resource(self.stack, resource, "DELETE_COMPLETE")
 
     def _replace(self, resource: Resource, properties: dict[str, Any]) -> Resource:
@@ -179,14 +180,14 @@ class Worker:
             raise ResourceError(failure.reason or "Internal Failure")
 
 
-def reason_of(error: BaseException) -> str:
+def reason_of(error: BaseException, resource: Resource | None = None) -> str:
     """The reason that an event carries for the error."""
     if isinstance(error, (ResourceError, CancelledError)):
         return str(error)
     if isinstance(error, ValidationError):
         return error.message
     if isinstance(error, ClientError):
-        return reason_from_api_error(error)
+        return reason_from_api_error(error, resource.type if resource else "AWS::CloudFormation")
     if isinstance(error, BotoCoreError):
         return f"Properties validation failed: {error}"
     LOG.error("a resource model failed", exc_info=error)

@@ -47,3 +47,8 @@ def _concrete(base: Any) -> list[Any]:
 def find(resource_type: str) -> ResourceModel | None:
     """The model of the type, or None where this emulator has none."""
     return _models().get(resource_type)
+
+
+def types() -> list[str]:
+    """Every type that can be made here."""
+    return sorted(_models())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from botocore.exceptions import ClientError
-
+from ops.local.aws.cloudformation.errors import ResourceError, handler_reason
 from ops.local.aws.resources.base import (
     Attributes,
     Context,
@@ -27,16 +26,7 @@ class Bucket(ResourceModel):
         s3 = ctx.client("s3")
         name = ctx.properties.get("BucketName") or ctx.name(63, lower=True)
         if self._owned(s3, name):  # in us-east-1 S3 itself would say yes to making one's own bucket again
-            raise ClientError(
-                {
-                    "Error": {
-                        "Code": "BucketAlreadyOwnedByYou",
-                        "Message": f"{name} already exists",
-                    },
-                    "ResponseMetadata": {"HTTPStatusCode": 409},
-                },
-                "S3",
-            )
+            raise ResourceError(handler_reason(f"{name} already exists", "AlreadyExists"))
         place = {} if ctx.region == "us-east-1" else {"LocationConstraint": ctx.region}
         s3.create_bucket(Bucket=name, **({"CreateBucketConfiguration": place} if place else {}))
         made = Made(name, self._attributes(ctx, name))
