@@ -15,7 +15,6 @@ from rich.prompt import Confirm
 
 from ops.errors import InvalidInputError
 
-
 PLAIN_WIDTH = 140
 
 

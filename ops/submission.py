@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +12,21 @@ from typing import Any
 from k8s.names import control_name
 from ops.cluster import Cluster, is_ready, submission_of
 from ops.console import Output
-from ops.errors import InvalidInputError, RefusedError, RunFailedError
+from ops.errors import CloudError, InvalidInputError, RefusedError, RunFailedError
 from ops.follow import End, Outcome, follow, outcome_of
 from ops.report.reference import ReferenceTime
-from ops.report.run_directory import Run, load_run, write_report
-from ops.report.summary import EmptyLedgerError, Summary
+from ops.report.run_directory import NoSuchRunError, Run, load_run, write_report
+from ops.report.summary import Summary
 from ops.report.terminal import print_summary
 from ops.runs import keep_report
 from ops.submit import Plan, Request, plan
 from ops.world import World
+from trainer.events import Event
+
+EXPORT_LIMIT_S = 900.0
+EXPORT_POLL_S = 15.0
+STOP_POLL_S = 0.3
+STOP_MARGIN_S = 60.0
 
 Notes = Callable[[], Iterator[str]]
 
@@ -91,11 +99,24 @@ def finish(world: World, planned: Plan, notes: Notes | None = None) -> Finished:
     outcome = follow(world.cluster, spec.job_name, planned.training.loop.steps, output, notes)
     if outcome.end in (End.REACHED, End.FAILED):  # the Job stays, for `status` and `logs`
         world.cluster.delete_submission(spec.name, spec.submission, keep_job=True)
-    try:
-        summary, reports = keep_summary(load_run(world.runs.fetch(spec.name)), world.reports(spec.name))
-    except EmptyLedgerError:
+    run = _records(world, spec.name, outcome)
+    if run is None:
         return Finished(spec.name, outcome, None, None)
+    summary, reports = keep_summary(run, world.reports(spec.name))
     return Finished(spec.name, outcome, summary, reports)
+
+
+def _records(world: World, name: str, outcome: Outcome) -> Run | None:
+    """The run as it can be read from here; on AWS records arrive through the archive, minutes after the end."""
+    deadline_s = time.monotonic() + (0.0 if world.call.local else EXPORT_LIMIT_S)
+    while True:
+        found: Run | None = None
+        with contextlib.suppress(NoSuchRunError):
+            found = load_run(world.runs.fetch(name))
+        whole = found is not None and (outcome.end is not End.REACHED or found.ledger.of_event(Event.FINAL))
+        if whole or time.monotonic() >= deadline_s:
+            return found if found and found.ledger.records else None
+        time.sleep(EXPORT_POLL_S)
 
 
 def keep_summary(run: Run, folder: Path) -> tuple[Summary, Path]:
@@ -117,13 +138,24 @@ def show(output: Output, finished: Finished) -> None:
     output.result(finished.as_dict(), words)
 
 
-def stop_run(cluster: Cluster, run: str) -> str:
-    """Suspend the run's Job: all ranks save and leave. Returns the Job's name; raises InvalidInputError."""
+def stop_run(cluster: Cluster, run: str, limit_s: float) -> str:
+    """Suspend the run's Job and wait: all ranks save and leave. Returns the Job's name.
+
+    Raises InvalidInputError when the run is not under way, CloudError when its pods do not end in time.
+    """
     jobs = cluster.jobs(run)
     if not jobs or outcome_of(jobs[-1]) is not None:
         raise InvalidInputError(f"run {run} is not under way", fix="`steadfast list ENV` shows the runs")
     name: str = jobs[-1].metadata.name
     cluster.suspend(name, suspended=True)
+    deadline_s = time.monotonic() + limit_s
+    while outcome_of(cluster.job(name)) is None or any(pod.exit_code is None for pod in cluster.pods(name)):
+        if time.monotonic() > deadline_s:
+            raise CloudError(
+                f"Job {name} is suspended, and its pods have not ended after {limit_s:.0f} s",
+                fix="`steadfast status` names them; a pod on a dead node needs `steadfast node release`",
+            )
+        time.sleep(STOP_POLL_S)
     return name
 
 

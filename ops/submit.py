@@ -78,7 +78,7 @@ def plan(environment: Environment, request: Request, existing: Mapping[str, Any]
     faults, problems = _faults(request, environment.world_size, target)
     problems += _size_problems(environment, request)
     problems += _image_problems(request)
-    submission = 1 + int(existing["submission"]) if existing else 1
+    submission = 1 + int(existing.get("submission", 0)) if existing else 1
     spec = RunSpec(request.run, submission, request.image or PLACEHOLDER_IMAGE, tuple(faults), request.steps)
     problems += _existing_problems(request, spec.training(environment) if target > 0 else None, existing)
     try:

@@ -57,7 +57,11 @@ class ArchivedRuns:
         return content
 
     def write_run_json(self, run: str, content: Mapping[str, Any]) -> None:
-        """Nothing: the file system is out of reach from here, and the trainer writes run.json when it starts."""
+        """Kept here: the file system is out of reach, and the trainer writes its own run.json when it starts."""
+        write_atomically(self._submitted(run), json.dumps(content, indent=2) + "\n")
+
+    def _submitted(self, run: str) -> Path:
+        return self.cache.parent / "submitted" / f"{run}.json"
 
     def fetch(self, run: str) -> Path:
         """A copy of what a report is made from, fetched anew."""
@@ -69,11 +73,18 @@ class ArchivedRuns:
                 if relative.startswith(SMALL):
                     body = self._s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
                     write_atomically(staging / relative, body)
+            self._add_what_was_submitted(staging / "run.json", run)
             shutil.rmtree(self.cache / run, ignore_errors=True)
             return staging.rename(self.cache / run)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
+
+    def _add_what_was_submitted(self, path: Path, run: str) -> None:
+        """The reference step time, known only where the run was submitted."""
+        if path.exists() and self._submitted(run).exists():
+            merged = {**json.loads(self._submitted(run).read_text()), **json.loads(path.read_text())}
+            write_atomically(path, json.dumps(merged, indent=2) + "\n")
 
     def _keys(self, prefix: str) -> list[str]:
         pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)

@@ -18,7 +18,7 @@ from ops.report.run_directory import NoSuchRunError, Run, control_reference, loa
 from ops.report.summary import Summary
 from ops.report.terminal import print_rows, print_summary
 from ops.report.verify import verify
-from ops.submission import finish, keep_summary, release_control, show, stop_run, submit_run
+from ops.submission import STOP_MARGIN_S, finish, keep_summary, release_control, show, stop_run, submit_run
 from ops.submit import Request, plan
 from ops.tree_digest import local_image
 from ops.worlds import open_world
@@ -179,8 +179,9 @@ def stop(
     """Stop a run: its Job is suspended, all ranks save and leave; `submit --resume` goes on."""
     call = Call.of(environment, local=local, as_json=as_json)
     with open_world(call) as world:
-        job = stop_run(world.cluster, run)
-        with call.output.working(f"{job}: all ranks save and leave"):
+        limit_s = call.environment.training.recovery.termination_grace_s + STOP_MARGIN_S
+        with call.output.working(f"{run}: all ranks save and leave"):
+            job = stop_run(world.cluster, run, limit_s)
             release_control(world.cluster, job)
     call.output.result({"run": run, "job": job}, lambda console: console.print(f"run {run} is stopped"))
 
