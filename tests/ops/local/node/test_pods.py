@@ -239,6 +239,34 @@ def test_a_headless_service_names_its_pods(pods: Any) -> None:
     assert pods.result("asker", "", container=_asks(full)) == "here\n"
 
 
+def test_a_pod_may_be_named_before_it_exists(pods: Any) -> None:
+    """https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-hostname-and-subdomain-fields"""
+    spec = {"clusterIP": "None", "selector": {"app": "x"}, "publishNotReadyAddresses": True}
+    pods.core.create_namespaced_service(pods.namespace, {"metadata": {"name": "set"}, "spec": spec})
+    endpoint = f"server-0.set.{pods.namespace}.svc.cluster.local:18083"
+    pods.run("asker", "", container=_asks(endpoint))
+    pods.running("asker")
+    pods.run("server", _serve("late", 18083), labels={"app": "x"}, hostname="server-0", subdomain="set")
+    assert pods.end("asker")["exitCode"] == 0
+    assert pods.log("asker") == "late\n"
+
+
+def test_a_killed_node_comes_back_without_its_containers(pods: Any) -> None:
+    """https://kubernetes.io/docs/concepts/architecture/nodes/"""
+    label = {"only": pods.namespace}
+    pods.cluster.add_node(NodeSpec(pods.namespace, label, (), {"cpu": "8", "memory": "8Gi"}))
+    pods.run("p", "exec sleep 300", nodeSelector=label)
+    pod = pods.running("p")
+    pods.cluster.kill_node(pods.namespace)
+    mark = processes.mark_of(pods.cluster.environment, pod["metadata"]["uid"])
+    assert list(processes.marked(mark)) == []
+    assert pods.phase("p") == "Running"
+    pods.cluster.bring_back(pods.namespace)
+    ended = pods.end("p")
+    assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
+    pods.cluster.remove_node(pods.namespace)
+
+
 def test_a_service_keeps_its_address_while_its_pod_is_replaced(pods: Any) -> None:
     """https://kubernetes.io/docs/concepts/services-networking/service/"""
     spec = {
