@@ -36,9 +36,8 @@ def term_timeout_s(recovery: RecoveryConfig) -> float:
 
 
 def heartbeat_timeout_s(recovery: RecoveryConfig) -> float:
-    """Seconds of silence that mean a hung rank. Before a step was measured only the start's bound is known;
-    ranks replace it by what they learn. NVRx's default is no detection at all."""
-    return recovery.heartbeat_timeout_s or recovery.start_timeout_s
+    """Seconds of silence that mean a hung rank; NVRx's default is no detection at all."""
+    return recovery.timeouts("cuda").heartbeat_s
 
 
 def nnodes(environment: Environment) -> str:

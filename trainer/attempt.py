@@ -114,8 +114,9 @@ class Attempt:
 
     def begin(self, number: int) -> None:
         """Before a step: heartbeats, faults, and rank 0's decision about saving."""
-        self.heartbeat.beat()
-        self.process.ping()
+        if number > self.first_step:  # the first step compiles: only the start's timeout holds until it is done
+            self.heartbeat.beat()
+            self.process.ping()
         self._watch.start()
         self.process.strike(Phase.STEP, number)
         self.process.stop_if_due()
@@ -207,6 +208,7 @@ class Attempt:
 
     def _close(self, number: int) -> None:
         self._record(keep=0)
+        self.heartbeat.close()  # the drain has a timeout of its own, and no steps
         with self.process.unwatched(), self._ending_if_saves_fail(number):
             self.engine.finish(number)
 

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
+from trainer.timeouts import Timeouts, derive
+
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -168,12 +170,30 @@ class RecoveryConfig(Settings):
     start_timeout_s: Seconds = 600.0
     """First heartbeat: imports, rendezvous, load, compile."""
     rendezvous_timeout_s: Seconds = 900.0
-    termination_grace_s: Seconds = 120.0
-    """Between SIGTERM and SIGKILL of a pod; must cover the emergency save."""
+    termination_grace_s: Seconds = 300.0
+    """Between SIGTERM and SIGKILL of a pod; must cover the emergency save, and outlast every other timeout."""
     slow_rank_factor: Annotated[float, Field(gt=1)] = 2.0
     slow_rank_windows: PositiveInt = 3
     efa_pause_s: Annotated[float, Field(ge=0)] = 0.0
     """Wait before communicators are made again in the same process (EFA releases late)."""
+
+    def timeouts(self, device: Literal["cuda", "cpu"], step_s: float | None = None) -> Timeouts:
+        """The one table, in the order in which layers must act."""
+        return derive(
+            collective_s=self.collective_timeout_s,
+            heartbeat_s=self.heartbeat_timeout_s,
+            grace_s=self.termination_grace_s,
+            start_s=self.start_timeout_s,
+            rendezvous_s=self.rendezvous_timeout_s,
+            device=device,
+            step_s=step_s,
+        )
+
+    @model_validator(mode="after")
+    def _timeouts_in_order(self) -> RecoveryConfig:
+        if problems := self.timeouts("cuda").contradictions():
+            raise ValueError("; ".join(problems))
+        return self
 
 
 class TrainConfig(Settings):

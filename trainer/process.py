@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import torch
@@ -24,8 +25,10 @@ from trainer.exit_codes import ExitCode
 from trainer.faults.inject import Hooks, Injector
 from trainer.faults.schema import Phase, load_dumped
 from trainer.paths import PodContext
-from trainer.resilience import in_process, timeouts, verdict
+from trainer.resilience import in_process, verdict
 from trainer.run_record import record_run
+
+log = logging.getLogger("steadfast")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Process:
         self.context, self.config = context, config
         self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.device = _device()
-        self.timeouts = timeouts.derive(config.recovery, device=self.device.type)
+        self.timeouts = config.recovery.timeouts("cuda" if self.device.type == "cuda" else "cpu")
         self.ledger = Ledger(context.paths.events, f"rank-{self.rank:05d}", pod=context.pod, rank=self.rank)
         self.ledger.write(Event.PROCESS_STARTED, start_s=_process_start_s(), imported_s=time.monotonic())
         self.injector = Injector(load_dumped(context.faults_json), context.paths.events, pod=context.pod)
@@ -129,6 +132,11 @@ class Process:
         if self.config.recovery.efa_pause_s:
             time.sleep(self.config.recovery.efa_pause_s)
 
+    def exit_at_once(self, error: BaseException) -> NoReturn:
+        """End this process without NVRx's barrier, which would wait for the rank that is gone."""
+        log.error("rank %d leaves, a peer's process is gone: %s", self.rank, error)
+        end_process(ExitCode.FAILED)
+
     def verdict(self, code: ExitCode, reason: str, step: int, *, whole_job: bool = True) -> None:
         """Leave word for `trainer.launch`."""
         word = verdict.Verdict(code, reason, self.rank, step, self.attempt, whole_job)
@@ -151,6 +159,13 @@ class Process:
 
     def _terminated(self, _number: int, _frame: FrameType | None) -> None:
         self.engine.request_stop("SIGTERM")
+
+
+def end_process(code: int) -> NoReturn:
+    """Exit without the interpreter's teardown."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _device() -> torch.device:

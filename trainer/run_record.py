@@ -15,7 +15,7 @@ import torch
 from trainer.config import TrainConfig, resume_differences
 from trainer.files import write_durably
 from trainer.paths import PodContext
-from trainer.resilience.timeouts import Timeouts
+from trainer.timeouts import Timeouts
 
 SCHEMA = 1
 

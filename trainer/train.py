@@ -6,13 +6,12 @@ Run by ft_launcher, one process per GPU: `python -m trainer.train`.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 
 from trainer.attempt import Attempt
 from trainer.faults.schema import Phase
-from trainer.process import Ended, Process
+from trainer.process import Ended, Process, end_process
 from trainer.resilience.in_process import wrap
+from trainer.resilience.peers import peer_is_gone
 
 
 def train(attempt: Attempt) -> Ended:
@@ -34,8 +33,13 @@ def run(process: Process, iteration: int) -> Ended:
     """One attempt: form the groups, build, restore, train. `iteration` counts in-process restarts."""
     process.refuse_endless_starts()
     process.strike(Phase.START_UP)
-    with Attempt.open(process, iteration) as attempt:
-        return train(attempt)
+    try:
+        with Attempt.open(process, iteration) as attempt:
+            return train(attempt)
+    except RuntimeError as error:
+        if peer_is_gone(error):
+            process.exit_at_once(error)
+        raise
 
 
 def main() -> int:
@@ -55,9 +59,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
     # Groups that were aborted in this process still own running threads; the interpreter's teardown would
     # destroy them and abort a rank that has ended well ("terminate called without an active exception").
-    os._exit(code)
+    end_process(main())

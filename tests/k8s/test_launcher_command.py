@@ -63,7 +63,7 @@ GOLDEN_CONTROL = """\
 
 @pytest.fixture
 def large(make_environment: Any) -> Environment:
-    recovery = {"heartbeat_timeout_s": 45}
+    recovery = {"collective_timeout_s": 10, "heartbeat_timeout_s": 45, "termination_grace_s": 120}
     environment: Environment = make_environment(nodes=8, spares=2, training={"recovery": recovery})
     return environment
 
@@ -85,12 +85,12 @@ def test_both_sides_agree_on_the_rendezvous(any_environment: Environment) -> Non
     assert conf.removeprefix("--rdzv-conf=") in next(item for item in launcher if item.startswith("--rdzv-conf="))
 
 
-@given(st.floats(min_value=10, max_value=36_000))
+@given(st.floats(min_value=241, max_value=36_000))
 def test_ranks_are_killed_before_the_pod_is(grace_s: float) -> None:
     timeout_s = term_timeout_s(RecoveryConfig(termination_grace_s=grace_s))
     assert 0 < timeout_s <= grace_s - 5
 
 
 def test_a_hang_is_always_looked_for() -> None:
-    assert heartbeat_timeout_s(RecoveryConfig()) == RecoveryConfig().start_timeout_s
-    assert heartbeat_timeout_s(RecoveryConfig(heartbeat_timeout_s=12)) == 12
+    assert heartbeat_timeout_s(RecoveryConfig()) == 240
+    assert heartbeat_timeout_s(RecoveryConfig(collective_timeout_s=3, heartbeat_timeout_s=12)) == 12

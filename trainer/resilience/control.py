@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 
-from trainer.resilience.timeouts import Timeouts
+from trainer.timeouts import Timeouts
 
 
 @dataclass

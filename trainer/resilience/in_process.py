@@ -20,7 +20,7 @@ from nvidia_resiliency_ext.inprocess.store import StoreMixin
 from torch.distributed.distributed_c10d import PrefixStore
 
 from trainer.resilience.control import connect_store, cycle_prefix
-from trainer.resilience.timeouts import Timeouts
+from trainer.timeouts import Timeouts
 
 BROKEN_NCCL = ((2, 28, 3), (2, 28, 8))
 """First and last NCCL that crash when communicators are aborted (NVRx 0.5 release notes)."""

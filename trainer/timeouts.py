@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
-from trainer.config import RecoveryConfig
-
 FLOOR_S = {"cuda": 60.0, "cpu": 5.0}
 """Shortest derived collective timeout: a GPU step may compile, autotune or wait for one slow read."""
 STEPS_PER_COLLECTIVE = 20.0
@@ -41,24 +39,26 @@ class Timeouts:
         ]
 
 
-def derive(config: RecoveryConfig, *, device: str, step_s: float | None = None) -> Timeouts:
-    """The table for `device` ("cuda" or "cpu"); `step_s` is the measured step time, if there is one.
-
-    Raises ValueError when settings contradict each other.
-    """
+def derive(
+    *,
+    collective_s: float | None,
+    heartbeat_s: float | None,
+    grace_s: float,
+    start_s: float,
+    rendezvous_s: float,
+    device: str,
+    step_s: float | None = None,
+) -> Timeouts:
+    """The table for `device` ("cuda" or "cpu"): what is None is derived, `step_s` is the measured step time."""
     measured = STEPS_PER_COLLECTIVE * step_s if step_s else 0.0
-    collective = config.collective_timeout_s or max(FLOOR_S[device], measured)
-    heartbeat = config.heartbeat_timeout_s or 4.0 * collective
-    table = Timeouts(
+    collective = collective_s or max(FLOOR_S[device], measured)
+    return Timeouts(
         collective_s=collective,
         soft_s=1.5 * collective,
         hard_s=2.0 * collective,
         barrier_s=3.0 * collective,
-        heartbeat_s=heartbeat,
-        grace_s=config.termination_grace_s,
-        start_s=config.start_timeout_s,
-        rendezvous_s=config.rendezvous_timeout_s,
+        heartbeat_s=heartbeat_s or 4.0 * collective,
+        grace_s=grace_s,
+        start_s=start_s,
+        rendezvous_s=rendezvous_s,
     )
-    if problems := table.contradictions():
-        raise ValueError("\n".join(problems))
-    return table
