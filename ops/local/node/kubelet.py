@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from queue import SimpleQueue
 
-from ops.local.kubernetes.endpoints import backends, names_of_pod, names_of_service
+from ops.local.kubernetes.endpoints import backends
 from ops.local.kubernetes.errors import ApiError, not_found
 from ops.local.kubernetes.kinds import NODE, POD, SERVICE
 from ops.local.kubernetes.nodes import NodeMonitor
@@ -13,20 +16,20 @@ from ops.local.kubernetes.objects import (
     annotations_of,
     is_finished_pod,
     name_of,
-    namespace_of,
-    phase_of,
     uid_of,
 )
 from ops.local.kubernetes.store import Ref, Store
 from ops.local.node import processes
 from ops.local.node.cgroups import Cgroups
+from ops.local.node.names import Names
 from ops.local.node.network import Network
 from ops.local.node.pod_files import pod_files
 from ops.local.node.pod_worker import NodeServices, PodWorker
 from ops.local.node.runtime import Runtime
-from ops.local.node.substitutions import Substitutions, replace_names
+from ops.local.node.substitutions import Substitutions
 
 STATE = "local.steadfast/state"
+_OPERATION_S = 30.0
 UP, KILLED, CUT_OFF, PAUSED = "up", "killed", "cut-off", "paused"
 
 
@@ -45,7 +48,7 @@ class Kubelet:
         time_scale: float,
     ) -> None:
         self._store, self._monitor, self._network = store, monitor, network
-        self._counter = root / "addresses"
+        self._names = Names(store, network, root / "addresses")
         self._runtime = Runtime(environment, root / "pods", cgroups)
         self._services = NodeServices(
             environment=environment,
@@ -55,10 +58,10 @@ class Kubelet:
             substitutions=substitutions,
             time_scale=time_scale,
             node_address="127.0.0.1",
-            new_address=self._new_address,
-            rewrite=self._rewrite,
+            names=self._names,
         )
         self._workers: dict[str, PodWorker] = {}
+        self._operations: SimpleQueue[tuple[Callable[[], Object], Future[Object]]] = SimpleQueue()
         self._services_known: set[str] = set()
         self._hosts_version = -1
         self._end_strangers()
@@ -71,13 +74,9 @@ class Kubelet:
         for mark in marks - known:
             self._runtime.remove(mark.rpartition("/")[2])
 
-    def _new_address(self) -> str:
-        number = int(self._counter.read_text()) if self._counter.exists() else 0
-        self._counter.write_text(str(number + 1))
-        return self._network.pod_address(number)
-
     def step(self) -> None:
         """One look at every node and its pods."""
+        self._run_operations()
         nodes = {name_of(n): annotations_of(n).get(STATE, UP) for n in self._store.select(NODE)}
         for node, state in nodes.items():
             if state == UP:
@@ -123,39 +122,13 @@ class Kubelet:
             self._network.forget_service(address)
         self._services_known = present
 
-    def _names(self, namespace: str | None) -> dict[str, str]:
-        """Every name that resolves in a namespace → its address."""
-        names: dict[str, str] = {}
-        for service in self._store.select(SERVICE):
-            listed = names_of_service(service)
-            address = service["spec"].get("clusterIP")
-            if address == "None":
-                pods = backends(self._store, service)
-                address = pods[0]["status"]["podIP"] if pods else None
-            if address:
-                own = namespace_of(service) == namespace
-                names |= dict.fromkeys(listed if own else listed[:-1], address)
-        for pod in self._store.select(POD):
-            address = pod.get("status", {}).get("podIP")
-            if address and phase_of(pod) in ("Pending", "Running"):
-                names |= dict.fromkeys(names_of_pod(self._store, pod), address)
-        return names
-
-    def _rewrite(self, text: str) -> str:
-        if self._network.mode == "namespaces":
-            return text
-        names: dict[str, str] = {}
-        for namespace in {namespace_of(s) for s in self._store.select(SERVICE)}:
-            names |= self._names(namespace)
-        return replace_names(text, names)
-
     def _write_hosts(self) -> None:
         if self._network.mode != "namespaces" or self._store.version == self._hosts_version:
             return
         self._hosts_version = self._store.version
         for worker in self._workers.values():
             if not worker.released:
-                worker.write_hosts(self._names(worker.namespace))
+                worker.write_hosts(self._names.in_namespace(worker.namespace))
 
     def operate(self, node: str, operation: str) -> Object:
         """What happens to machines: kill, cut-off, pause, bring-back."""
@@ -165,10 +138,26 @@ class Kubelet:
         states = {"kill": KILLED, "cut-off": CUT_OFF, "pause": PAUSED, "bring-back": UP}
         if operation not in states:
             raise ApiError(404, "NotFound", f"unknown operation {operation!r}; known: {', '.join(states)}")
-        with self._store.changed:
-            before = annotations_of(self._store.get(ref)).get(STATE, UP)
-            self._leave(node, before) if operation == "bring-back" else self._enter(node, states[operation])
-            return self._store.modify(ref, lambda n: _set_state(n, states[operation]))
+        # Done by the kubelets' own thread: or they might report the end of a pod that dies with its node.
+        done: Future[Object] = Future()
+        self._operations.put((lambda: self._change_state(ref, states[operation]), done))
+        return done.result(_OPERATION_S)
+
+    def _change_state(self, ref: Ref, state: str) -> Object:
+        before = annotations_of(self._store.get(ref)).get(STATE, UP)
+        if state == UP:
+            self._leave(ref.name, before)
+        else:
+            self._enter(ref.name, state)
+        return self._store.modify(ref, lambda n: _set_state(n, state))
+
+    def _run_operations(self) -> None:
+        while not self._operations.empty():
+            work, done = self._operations.get()
+            try:
+                done.set_result(work())
+            except Exception as error:
+                done.set_exception(error)
 
     def _pods_of(self, node: str) -> list[PodWorker]:
         return [w for w in self._workers.values() if w.node == node and not w.released]
@@ -184,8 +173,8 @@ class Kubelet:
 
     def _leave(self, node: str, state: str) -> None:
         for worker in self._pods_of(node):
+            self._network.set_link(worker.uid, up=True)
             if state != KILLED:
-                self._network.set_link(worker.uid, up=True)
                 self._runtime.freeze(worker.uid, frozen=False)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from ops.local.kubernetes.objects import (
     uid_of,
 )
 from ops.local.kubernetes.store import Store, ref_of
+from ops.local.node.names import Names
 from ops.local.node.network import Network
 from ops.local.node.pod_files import TERMINATION_LOG, PodFiles, pod_files
 from ops.local.node.pod_status import ContainerRecord, write_status
@@ -44,9 +44,7 @@ class NodeServices:
     substitutions: Substitutions
     time_scale: float
     node_address: str
-    new_address: Callable[[], str]
-    rewrite: Callable[[str], str]
-    """Replaces names by addresses where the network mode asks for it."""
+    names: Names
 
 
 class PodWorker:
@@ -59,7 +57,10 @@ class PodWorker:
         self.namespace = namespace_of(pod)
         self._hostname = pod["spec"].get("hostname") or name_of(pod)
         self.files: PodFiles = pod_files(services.environment, services.runtime.pods, pod)
-        self.address = pod.get("status", {}).get("podIP") or self.files.address(services.new_address)
+        known = pod.get("status", {}).get("podIP")
+        self.address = known or self.files.address(lambda: services.names.address_for(pod))
+        if not is_finished_pod(pod):
+            services.names.addresses[self.uid] = self.address
         self.records = _records(pod)
         self._volumes: dict[str, Path] | None = None
         self._terminated_at_s: float | None = None
@@ -144,6 +145,7 @@ class PodWorker:
         if self._volumes is None:
             self._volumes = self.files.make(self._s.store, pod, self._s.substitutions)
             self._s.network.attach(self.uid, self.address)
+            self.write_hosts(self._s.names.in_namespace(self.namespace))
         if rec.ended is not None:
             rec.before, rec.attempt = rec.ended, rec.attempt + 1
         self._s.runtime.start(self._plan(pod, rec))
@@ -154,7 +156,7 @@ class PodWorker:
         container, sub = rec.spec, self._s.substitutions
         mounts = self.files.mounts(container, self._volumes or {})
         with_address = pod | {"status": pod["status"] | self._addresses()}
-        variables = container_variables(self._s.store, with_address, container, mounts, self._s.rewrite)
+        variables = container_variables(self._s.store, with_address, container, mounts, self._s.names.rewrite)
         words = [*(container.get("command") or []), *(container.get("args") or [])]
         if not container.get("command"):
             raise ConfigError("the image's entrypoint is not known on this machine: give the container a command")
@@ -162,7 +164,7 @@ class PodWorker:
             pod_uid=self.uid,
             name=rec.name,
             attempt=rec.attempt,
-            argv=sub.command([self._s.rewrite(expand(w, variables)) for w in words]),
+            argv=sub.command([self._s.names.rewrite(expand(w, variables)) for w in words]),
             env=self._base_variables() | variables,
             cwd=str(sub.project_root),
             hostname=self._hostname,
@@ -271,6 +273,7 @@ class PodWorker:
         """Gives back everything but the logs."""
         self._s.runtime.remove(self.uid)
         self._s.network.detach(self.uid)
+        self._s.names.addresses.pop(self.uid, None)
         self.files.remove(logs=False)
         self.released = True
 

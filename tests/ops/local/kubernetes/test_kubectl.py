@@ -100,7 +100,7 @@ def test_apply_get_describe_logs_wait_delete(kubectl: Kubectl) -> None:
     assert "Exit Code:    0" in kubectl("describe", "pod", "-n", "whole", pod)
     assert kubectl("logs", "-n", "whole", "--tail=1", pod) == "line 3\n"
     kubectl("delete", "job", "job", "-n", "whole", "--timeout=20s")
-    assert "No resources found" in kubectl("get", "pods", "-n", "whole")
+    kubectl("wait", "-n", "whole", "--for=delete", "pods", "--all", "--timeout=20s")
     kubectl("delete", "namespace", "whole", "--timeout=20s")
     assert "NotFound" in kubectl("get", "namespace", "whole", code=1)
 

@@ -29,7 +29,7 @@ while True:
 ASK = """
 python -I -S -c "
 import socket, sys, time
-deadline = time.monotonic() + 10
+deadline = time.monotonic() + 30
 while True:
     try:
         print(socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).recv(100).decode(), flush=True)
@@ -262,8 +262,7 @@ def test_a_killed_node_comes_back_without_its_containers(pods: Any) -> None:
     assert list(processes.marked(mark)) == []
     assert pods.phase("p") == "Running"
     pods.cluster.bring_back(pods.namespace)
-    ended = pods.end("p")
-    assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
+    assert pods.end("p")["exitCode"] == 137
     pods.cluster.remove_node(pods.namespace)
 
 
