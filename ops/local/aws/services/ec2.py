@@ -13,7 +13,7 @@ from moto.ec2.responses import EC2Response
 from ops.local.aws.refusals import AwsError
 from ops.local.aws.services import clock, instances, interfaces, quotas, vpc_endpoints
 from ops.local.aws.services.mending import Method, mend
-from ops.local.aws.services.nat import delete_nat_gateway, settle_nat_gateways, something_due
+from ops.local.aws.services.nat import delete_nat_gateway, in_use, settle_nat_gateways, something_due
 from ops.local.aws.services.placement import PlacementActions
 from ops.local.aws.services.reservations import ReservationActions
 
@@ -130,12 +130,20 @@ def _settled(original: Method) -> Method:
     return method
 
 
+def _then(finish: Method, original: Method) -> Method:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return finish(original(self, *args, **kwargs))
+
+    return method
+
+
 def install() -> None:
     """Mends moto's EC2."""
     for name, check in CHECKS.items():
         _checked(name, check)
     mend(EC2Backend, "delete_nat_gateway", delete_nat_gateway)
     mend(EC2Backend, "describe_nat_gateways", _settled(EC2Backend.describe_nat_gateways))
+    mend(EC2Backend, "create_nat_gateway", _then(in_use, EC2Backend.create_nat_gateway))
     vpc_endpoints.install()
     mend(Instance, "terminate", _terminate)
     for actions in (ReservationActions, PlacementActions):

@@ -92,7 +92,8 @@ def check_control_plane_zones(region: str, name: str, subnet_ids: list[str]) -> 
             raise AwsError(
                 "UnsupportedAvailabilityZoneException",
                 f"Cannot create cluster '{name}' because {zone}, the targeted availability zone, does not "
-                "currently have sufficient capacity to support the cluster. Retry and choose from these availability zones: "
+                "currently have sufficient capacity to support the cluster. Retry and choose from these "
+                "availability zones: "
                 f"{', '.join(z.name for z in backend.describe_availability_zones() if z.name != zone)}",
             )
     return str(found[0].vpc_id)

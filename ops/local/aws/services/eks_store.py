@@ -48,27 +48,23 @@ def all_clusters() -> Iterator[tuple[str, Cluster]]:
 
 
 def something_due() -> bool:
-    """Whether time has come for anything."""
-    return any(thing.is_due for _, cluster in all_clusters() for thing in cluster.everything())
+    """Whether time has come for any cluster or add-on; node groups wait for their instances besides."""
+    return any(cluster.is_due or cluster.addons.anything_due for _, cluster in all_clusters())
 
 
 def settle_all() -> None:
     """Lets time pass in every cluster."""
     for region, cluster in all_clusters():
-        for things in (cluster.nodegroups, cluster.addons):
-            things.settle(lambda _, thing: _end_creation(thing))
+        cluster.addons.settle(lambda _, addon: _degrade(addon))
         if cluster.is_due and cluster.settle() == GONE:
             _remove(region, cluster)
 
 
-def _end_creation(thing: Thing) -> None:
-    """A node group that got no instances ends in CREATE_FAILED (containers-roadmap#2204)."""
-    if thing.status == "DEGRADED":
+def _degrade(addon: Thing) -> None:
+    if addon.status == "DEGRADED":
         message = "The add-on is unhealthy because it doesn't have the desired number of replicas."
         issue = {"code": "InsufficientNumberOfReplicas", "message": message, "resourceIds": []}
-        thing.document["health"] = {"issues": [issue]}
-    if thing.hidden.pop("creating", False) and thing.document["health"]["issues"]:
-        thing.status = "CREATE_FAILED"
+        addon.document["health"] = {"issues": [issue]}
 
 
 def _remove(region: str, cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from environments.instance_types import INSTANCE_TYPES, InstanceType
+from environments.instance_types import HUGE_PAGES_2MIB, INSTANCE_TYPES, InstanceType
 from ops.local.aws.nodes import NodeSpec
 from ops.local.aws.services import capacity, interfaces
 from ops.local.aws.services.lifecycle import Document, Thing
@@ -149,4 +149,6 @@ def _allocatable(kind: str, data: Document) -> dict[str, str]:
         "ephemeral-storage": f"{entry.nvme_gb}G",
         "nvidia.com/gpu": str(entry.gpus),
     }
-    return {**quantities, "vpc.amazonaws.com/efa": str(efa)} if efa else quantities
+    # EFA's driver reserves huge pages, which training pods ask for.
+    fast = {"vpc.amazonaws.com/efa": str(efa), "hugepages-2Mi": f"{2 * HUGE_PAGES_2MIB}Mi"}
+    return {**quantities, **fast} if efa else quantities

@@ -57,7 +57,8 @@ def _check_positions(plan: list[Interface]) -> None:
         if count > 1:
             raise AwsError(
                 "InvalidParameterValue",
-                f"Each network interface requires a unique device index: {device} on network card {card} is taken.",
+                f"Each network interface requires a unique device index: {device} on network card {card} is "
+                "taken.",
             )
 
 

@@ -25,6 +25,13 @@ def delete_nat_gateway(self: Any, nat_gateway_id: str) -> Any:
     return gateway
 
 
+def in_use(gateway: Any) -> Any:
+    """Marks the gateway's interface as the gateway's own."""
+    gateway._eni.status, gateway._eni.requester_managed = "in-use", True
+    gateway._eni.description = f"Interface for NAT Gateway {gateway.id}"
+    return gateway
+
+
 def _due() -> Iterator[tuple[Any, Any]]:
     for region in list(dict.keys(ec2_backends[ACCOUNT])):
         backend: Any = ec2_backends[ACCOUNT][region]

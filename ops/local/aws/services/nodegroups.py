@@ -18,7 +18,7 @@ from ops.local.aws.services import eks_rules as rules
 from ops.local.aws.services import interface_plan, interfaces
 from ops.local.aws.services.eks_store import Cluster, all_clusters
 from ops.local.aws.services.instances import launch, living, node_spec, terminate
-from ops.local.aws.services.lifecycle import Document, Thing
+from ops.local.aws.services.lifecycle import GONE, Document, Thing
 from ops.local.aws.settings import LIVE
 
 JOIN_S = 45
@@ -179,9 +179,29 @@ def _left(group: Thing) -> list[str]:
     return [instance_id for instance_id in group.hidden["joined"] if instance_id not in alive]
 
 
+def _is_settled(group: Thing) -> bool:
+    """Whether its time has come and its instances have: they joined, are gone, or cannot be had."""
+    if not group.is_due:
+        return False
+    desired = int(group.document["scalingConfig"]["desiredSize"])
+    complete = len(_instances(group)) == len(group.hidden["joined"]) == desired
+    return complete or (group.then != GONE and bool(group.document["health"]["issues"]))
+
+
+def _settle(cluster: Cluster, group: Thing) -> None:
+    """A new group that got no instances ends in CREATE_FAILED (containers-roadmap#2204)."""
+    status = group.settle()
+    if group.hidden.pop("creating", False) and group.document["health"]["issues"]:
+        group.status = "CREATE_FAILED"
+    if status == GONE:
+        del cluster.nodegroups[group.document["nodegroupName"]]
+
+
 def something_to_do() -> bool:
-    """Whether any group has too few or too many instances or nodes."""
-    return any(_missing(group) or _joinable(group) or _left(group) for _, _, group in _groups())
+    """Whether any group has too few or too many instances or nodes, or has come to rest."""
+    return any(
+        _missing(group) or _joinable(group) or _left(group) or _is_settled(group) for _, _, group in _groups()
+    )
 
 
 def reconcile_all() -> None:
@@ -198,6 +218,8 @@ def reconcile_all() -> None:
             name = group.hidden["joined"].pop(instance_id)
             if maker is not None:
                 maker.remove(name)
+        if _is_settled(group):
+            _settle(cluster, group)
 
 
 def _bring_instances(region: str, cluster: Cluster, group: Thing) -> None:

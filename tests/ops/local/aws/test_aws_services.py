@@ -484,7 +484,9 @@ def test_a_stuck_interface_holds_subnet_and_group(world: World) -> None:
     reasons = world.reasons("stuck", "DELETE_FAILED")
     assert "has a dependent object" in reasons["Group"]
     assert "has dependencies and cannot be deleted" in reasons["SubnetA"]
-    left = [i for i in ec2.describe_network_interfaces()["NetworkInterfaces"] if i["Status"] == "available"]
+    found = ec2.describe_network_interfaces(Filters=[{"Name": "status", "Values": ["available"]}])
+    left = found["NetworkInterfaces"]
+    assert len(left) == 1
     ec2.delete_network_interface(NetworkInterfaceId=left[0]["NetworkInterfaceId"])
     assert world.delete("stuck") == "DELETE_COMPLETE"
 
