@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -57,4 +58,11 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 def main() -> None:
     """Entry of the `steadfast` command. SIGTERM ends it as Ctrl-C does, so that nothing is left behind."""
     signal.signal(signal.SIGTERM, _interrupt)
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # Ctrl-C reached jsii's Node process too; nothing is left to say goodbye to
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise

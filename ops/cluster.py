@@ -199,12 +199,18 @@ def is_ready(node: Any) -> bool:
     return ready and not node.spec.unschedulable
 
 
+def _unscheduled(pod: Any) -> str | None:
+    """Why no node takes the pod."""
+    conditions = pod.status.conditions or []
+    return next((item.message for item in conditions if item.reason == "Unschedulable"), pod.status.reason)
+
+
 def _pod_state(pod: Any) -> PodState:
     index = (pod.metadata.labels or {}).get("batch.kubernetes.io/job-completion-index")
     states = [status.state for status in pod.status.container_statuses or [] if status.state]
     ended = next((state.terminated for state in states if state.terminated), None)
     waiting = next((state.waiting for state in states if state.waiting), None)
-    message = ended.message or ended.reason if ended else (waiting.reason if waiting else pod.status.reason)
+    message = ended.message or ended.reason if ended else (waiting.reason if waiting else _unscheduled(pod))
     return PodState(
         name=pod.metadata.name,
         index=None if index is None else int(index),

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ops.cluster import Cluster
+from ops.cluster import Cluster, PodState
 from ops.console import Output
 
 STEP_LINE = re.compile(r"\bstep (\d+) loss (\S+)")
@@ -62,15 +62,29 @@ def follow(
     cluster: Cluster, job: str, target: int, output: Output, notes: Callable[[], Iterator[str]] | None = None
 ) -> Outcome:
     """Until the Job ends. `notes` gives lines that are worth saying as they come."""
+    waiting = _Waiting()
     with _progress(output, job, target) as (say, advance):
         while True:
             outcome = outcome_of(cluster.job(job))
-            for note in notes() if notes else ():
-                say(note)
+            for line in [*waiting.news(cluster.pods(job)), *(notes() if notes else ())]:
+                say(line)
             advance(*newest_step(cluster, job))
             if outcome is not None:
                 return _with_pod_messages(cluster, job, outcome)
             time.sleep(POLL_S)
+
+
+class _Waiting:
+    """Why pods do not run, each reason once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def news(self, pods: list[PodState]) -> Iterator[str]:
+        for pod in pods:
+            if pod.phase == "Pending" and pod.reason and pod.reason not in self._said:
+                self._said.add(pod.reason)
+                yield f"  {pod.name} waits: {pod.reason}"
 
 
 def newest_step(cluster: Cluster, job: str) -> tuple[int, str]:

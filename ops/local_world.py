@@ -1,0 +1,121 @@
+"""An environment on this machine: Kubernetes, nodes, file system and input, brought up when they are not there."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from environments.environment import Environment
+from environments.instance_types import HUGE_PAGES_POD_MIB
+from k8s.names import POOL_GPU, POOL_LABEL, POOL_SYSTEM, ZONE_LABEL
+from k8s.placement import GPU_TAINT
+from ops import data
+from ops.cluster import Cluster
+from ops.errors import CloudError
+from ops.local.aws.local_aws import LocalAws
+from ops.local.kubernetes.cluster import ClusterError, LocalCluster
+from ops.local.kubernetes.nodes import NodeSpec
+from ops.local.node.substitutions import Substitutions
+from ops.options import Call
+from ops.runs import LocalRuns
+from ops.synth import cluster_documents
+from ops.world import World
+
+PROJECT_ROOT = Path(__file__).parent.parent
+NOT_ON_THIS_MACHINE = frozenset({"DaemonSet"})
+"""Device plugins: local nodes advertise their devices themselves."""
+
+
+def file_system(call: Call) -> Path:
+    """The environment's shared file system."""
+    return call.state / "fsx"
+
+
+def runs_of(call: Call) -> LocalRuns:
+    """Run directories, whether or not the cluster is up."""
+    return LocalRuns(file_system(call) / "runs")
+
+
+@contextmanager
+def local_world(call: Call, *, keep: bool = False) -> Iterator[World]:
+    """Bring up what is missing; take away at the end what was brought up here, unless `keep`.
+
+    Raises CloudError when the local Kubernetes does not start.
+    """
+    local = LocalCluster(call.state)
+    started = not local.is_running()
+    try:
+        yield _start(call, local)
+    except ClusterError as error:
+        raise CloudError(str(error)) from None
+    finally:
+        if started and not keep:
+            with _not_interrupted():
+                local.stop()
+
+
+@contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """A second Ctrl-C must not leave processes behind."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def running_world(call: Call) -> World | None:
+    """The world of a local Kubernetes that is up; None when it is not."""
+    local = LocalCluster(call.state)
+    if not local.is_running():
+        return None
+    cluster = Cluster.from_kubeconfig(local.kubeconfig, call.environment.namespace)
+    return World(call, cluster, runs_of(call), local.substitutions())
+
+
+def _start(call: Call, local: LocalCluster) -> World:
+    environment, root = call.environment, file_system(call)
+    for folder in ("runs", "data"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    prepared = data.prepare(root / "data")
+    if not prepared.reused:
+        call.output.say(f"input: {prepared.train_tokens:,} tokens, {prepared.eval_tokens:,} held out")
+    with call.output.working("starting the local Kubernetes"):
+        kubeconfig = local.start(_nodes(call), environment.kubernetes_version, Substitutions(root, PROJECT_ROOT))
+        cluster = Cluster.from_kubeconfig(kubeconfig, environment.namespace)
+        for document in cluster_documents(environment):
+            if document["kind"] not in NOT_ON_THIS_MACHINE:
+                cluster.apply(document)
+    return World(call, cluster, runs_of(call), local.substitutions())
+
+
+def _nodes(call: Call) -> list[NodeSpec]:
+    """The environment's nodes; none when the emulated AWS is up, whose node groups make them."""
+    if LocalAws(call.state / "aws").is_running():
+        return []
+    environment = call.environment
+    gpu = [gpu_node(environment, number) for number in range(environment.nodes + environment.spares)]
+    return [*gpu, *(system_node(environment, number) for number in range(environment.system_nodes.nodes))]
+
+
+def gpu_node(environment: Environment, number: int) -> NodeSpec:
+    """A node of the GPU pool, with what the instance table says."""
+    instance = environment.instance
+    allocatable = {
+        "cpu": str(instance.vcpus),
+        "memory": f"{instance.memory_gib}Gi",
+        "hugepages-2Mi": f"{HUGE_PAGES_POD_MIB}Mi",
+        "nvidia.com/gpu": str(instance.gpus),
+        "vpc.amazonaws.com/efa": str(instance.efa_interfaces),
+    }
+    labels = {POOL_LABEL: POOL_GPU, ZONE_LABEL: environment.availability_zone}
+    return NodeSpec(f"{environment.name}-gpu-{number}", labels, (GPU_TAINT,), allocatable)
+
+
+def system_node(environment: Environment, number: int) -> NodeSpec:
+    """A node of the system pool."""
+    labels = {POOL_LABEL: POOL_SYSTEM, ZONE_LABEL: environment.availability_zone}
+    return NodeSpec(f"{environment.name}-system-{number}", labels, (), {"cpu": "4", "memory": "16Gi"})
