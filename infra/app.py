@@ -51,16 +51,14 @@ def build(environment: Environment, out_dir: Path | str | None = None) -> cx_api
     return assembly
 
 
-def main() -> int:
-    """Entry of cdk.json. An absent or unknown environment fails and lists the names."""
-    name = cdk.App(analytics_reporting=False).node.try_get_context("environment")
+def run(name: str | None) -> int:
+    """Synthesize a named environment. An absent, unknown or invalid one is said so: exit code 2."""
+    if not name:
+        print(
+            f"infra.app: say which environment: -c environment=NAME; names: {', '.join(names())}", file=sys.stderr
+        )
+        return 2
     try:
-        if not name:
-            print(
-                f"infra.app: say which environment: -c environment=NAME; names: {', '.join(names())}",
-                file=sys.stderr,
-            )
-            return 2
         build(load(find(name)))
     except InvalidEnvironmentError as error:
         print(error, file=sys.stderr)
@@ -69,4 +67,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(cdk.App(analytics_reporting=False).node.try_get_context("environment")))

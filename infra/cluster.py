@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import aws_cdk as cdk
 import cdk8s
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_kms as kms
-from aws_cdk import aws_lambda as lambda_
 from aws_cdk.lambda_layer_kubectl_v35 import KubectlV35Layer
 from constructs import Construct
 
 from environments.environment import Environment
 from infra.access import People
 from infra.addons import Addons
+from infra.kubectl_provider import fit_kubectl_provider
 from infra.naming import accept, managed, pin
 from infra.observability import control_plane_logs, log_group
 from infra.system_nodes import SystemNodes
-
-_PROVIDER_RULES = (
-    *map(managed, (
-        "service-role/AWSLambdaBasicExecutionRole",
-        "service-role/AWSLambdaVPCAccessExecutionRole",
-        "AmazonEC2ContainerRegistryReadOnly",
-    )),
-    'IAM4[Policy::{"Fn::If":["EksClusterKubectlProviderHandlerHasEcrPublicC426D1A5",{"Fn::Join":["",["arn:",'
-    '{"Ref":"AWS::Partition"},":iam::aws:policy/AmazonElasticContainerRegistryPublicReadOnly"]]},'
-    '{"Ref":"AWS::NoValue"}]}]',
-    "IAM5[Resource::<EksClusterKubectlProviderHandlerDA75FB7A.Arn>:*]",
-    "L1",
-)  # fmt: skip
 
 
 class Cluster(Construct):
@@ -66,18 +51,12 @@ class Cluster(Construct):
         self.addons.around_nodes(system.node_group)
 
     def add_charts(self, charts: list[cdk8s.Chart]) -> None:
-        """Apply charts through the cluster's kubectl provider, in order, once the add-ons run.
-
-        Applied with the endpoint open to all addresses, its Lambda stays outside the VPC: inside, its network
-        interfaces hold up the deletion of the network by about 18 minutes (quickstart-amazon-eks#418).
-        """
+        """Apply charts through the cluster's kubectl provider, in order, once the add-ons run."""
         previous: Construct | None = None
         for chart in charts:
             manifest = self.cluster.add_cdk8s_chart(chart.node.id, chart)
             manifest.node.add_dependency(previous or self.addons)
             previous = manifest
-        if self._env.endpoint == "public":
-            self._take_provider_out_of_vpc()
 
     def _build_key(self) -> kms.Key:
         key = kms.Key(
@@ -117,18 +96,8 @@ class Cluster(Construct):
         cluster.node.add_dependency(self._log_group)
         pin(cluster, "Cluster")
         accept(cluster.role, "EKS demands it of the control plane's role", managed("AmazonEKSClusterPolicy"))
-        self._accept_provider(cluster)
+        fit_kubectl_provider(cluster, env)
         return cluster
-
-    def _accept_provider(self, cluster: eks.Cluster) -> None:
-        """CDK's own functions and roles; its runtime and its policies are CDK's to choose."""
-        provider = cluster.node.try_find_child("KubectlProvider")
-        if provider is not None:
-            accept(
-                provider,
-                "CDK's kubectl provider: the policies and the runtime that CDK gives it",
-                *_PROVIDER_RULES,
-            )
 
     def _endpoint(self) -> eks.EndpointAccess:
         if self._env.endpoint == "private":
@@ -143,9 +112,3 @@ class Cluster(Construct):
         return eks.KubectlProviderOptions(
             kubectl_layer=KubectlV35Layer(self, "Kubectl"), memory=cdk.Size.mebibytes(1024)
         )
-
-    def _take_provider_out_of_vpc(self) -> None:
-        for construct in self.cluster.node.find_all():
-            function = construct.node.default_child if isinstance(construct, lambda_.Function) else None
-            if function is not None:
-                cast(cdk.CfnResource, function).add_property_deletion_override("VpcConfig")

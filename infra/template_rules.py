@@ -178,6 +178,13 @@ def what_outlives_is_kept(templates: Templates) -> Iterator[str]:
                 yield f"{_at(address)}: {policy} is not Retain"
 
 
+def logs_end_with_their_stack(templates: Templates) -> Iterator[str]:
+    """A group without an end costs for ever, and one that stays is found by nobody (CDK's default)."""
+    for address, group in templates.of_type("AWS::Logs::LogGroup"):
+        if group.get("DeletionPolicy") != "Delete" or not group["Properties"].get("RetentionInDays"):
+            yield f"{_at(address)}: a log group that outlives its stack, or keeps everything"
+
+
 def custom_resources_are_kubectl_only(templates: Templates) -> Iterator[str]:
     """Every other custom resource is a Lambda that can hold up a deletion (GCO#43)."""
     for address, resource in templates.resources():
@@ -209,6 +216,7 @@ TEMPLATE_RULES: tuple[TemplateRule, ...] = (
     cluster_is_closed_and_heard,
     addons_are_pinned_and_have_rights,
     what_outlives_is_kept,
+    logs_end_with_their_stack,
     custom_resources_are_kubectl_only,
     *LUSTRE_RULES,
 )

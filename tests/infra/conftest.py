@@ -9,15 +9,10 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-import aws_cdk as cdk
-import cdk_nag
 import pytest
 
 from environments.environment import Environment, InvalidEnvironmentError, find, load, names, parse
 from environments.instance_types import INSTANCE_TYPES
-from infra.app import context
-from infra.checks import acknowledge
-from infra.stacks import add_stacks
 from infra.templates import Templates
 
 RESERVATION = "cr-0123456789abcdef0"
@@ -124,6 +119,14 @@ class Matrix:
 @pytest.fixture(scope="session")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
     """All pairs and the examples in one app, checked by CDK's validator and cdk-nag."""
+    # Here, so that unit tests of this folder do not start jsii.
+    import aws_cdk as cdk
+    import cdk_nag
+
+    from infra.app import context
+    from infra.checks import acknowledge
+    from infra.stacks import add_stacks
+
     folder = tmp_path_factory.mktemp("matrix")
     environments = {
         f"m{number}": environment_of(choice, f"m{number}") for number, choice in enumerate(all_pairs())
