@@ -16,6 +16,7 @@ from typing import Protocol
 
 _NAMESPACES = Path("/run/netns")
 GATEWAY = "10.244.0.1"
+_BRIDGE_ADDRESS = "02:00:00:00:00:01"
 
 
 class NetworkError(Exception):
@@ -88,7 +89,7 @@ class Namespaces:
     service_range = "10.96.0.0/16"
 
     def __init__(self, environment: str) -> None:
-        self._parent = f"sf-{short_id(environment)}"
+        self._parent = f"sf-{environment[-6:]}"
         self._carriers: dict[str, str | None] = {}
         """Service address → the pod that carries it, None: the parent."""
 
@@ -109,7 +110,9 @@ class Namespaces:
         _batch(
             self._parent,
             "link set lo up",
-            "link add br0 type bridge",
+            # A bridge otherwise takes the lowest address of its ports: it would change as pods come and go, and
+            # the others would send to the gateway of before until their neighbour entries expire.
+            f"link add br0 address {_BRIDGE_ADDRESS} type bridge",
             f"addr add {GATEWAY}/16 dev br0",
             "link set br0 up",
         )
