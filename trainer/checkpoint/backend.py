@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +17,14 @@ from trainer.checkpoint.decisions import Decision
 from trainer.checkpoint.layout import Layout
 from trainer.checkpoint.restore import slot_record
 from trainer.checkpoint.saves import Save, Saves, Session
-from trainer.checkpoint.staging import CpuStager, DeviceStager, HostStager, Stager, copy_host_state
+from trainer.checkpoint.staging import (
+    CpuStager,
+    DeviceStager,
+    HostStager,
+    Stager,
+    copy_host_state,
+    leaves_room,
+)
 from trainer.checkpoint.worker import WriterProcess
 from trainer.checkpoint.writer import Request
 from trainer.config import CheckpointConfig
@@ -25,6 +33,7 @@ from trainer.paths import RunPaths
 
 WRITE_THREADS = 4
 REGISTER_TIMEOUT_S = 300.0
+STEPS_TO_PEAK = 3
 
 
 def make_backend(
@@ -60,13 +69,18 @@ class SteadfastBackend(Backend):
         self._saves = Saves(self._writer, paths, ledger)
         self._arena: Arena | None = None
         self._stager: Stager | None = None
+        self._layout: Layout
+        self._digest = ""
         self._errors: dict[Position, str] = {}
         self._next_slot = 0
         self._last: Launch | None = None
+        self._steps = 0
 
     def prepare(self, layout: Layout, ranks_here: int) -> Arena:
         """See `Backend`."""
-        self._layout = layout
+        if self._digest != layout.digest:
+            self._stager = None
+        self._layout, self._digest = layout, layout.digest
         count = self._config.host_slots
         arena = self._arena
         if arena is None or (arena.rank, arena.slot_bytes) != (layout.rank, layout.slot_bytes):
@@ -90,9 +104,21 @@ class SteadfastBackend(Backend):
         assert self._arena is not None
         if self._device.type != "cuda":
             return CpuStager(self._layout)
-        if self._config.stage == "host":
-            return HostStager(self._layout, self._device, self._arena.registered, REGISTER_TIMEOUT_S)
-        return DeviceStager(self._layout, self._device, self._arena.registered)
+        if self._config.stage == "device":
+            return DeviceStager(self._layout, self._device, self._arena.registered)
+        return HostStager(self._layout, self._device, self._arena.registered, REGISTER_TIMEOUT_S)
+
+    @property
+    def landing(self) -> DeviceStager | None:
+        """Device memory that a restore may use."""
+        return self._stager if isinstance(self._stager, DeviceStager) else None
+
+    def settle(self, decision: Decision, now: Mapping[str, torch.Tensor]) -> None:
+        """`auto` is settled: all ranks take device-side snapshots from here on."""
+        assert self._arena is not None
+        if decision.stage == "device" and not isinstance(self._stager, DeviceStager):
+            self._stager = DeviceStager(self._layout, self._device, self._arena.registered)
+            self._stager.rehearse(now)
 
     def begin(self, session: Session) -> None:
         """See `Backend`."""
@@ -100,6 +126,8 @@ class SteadfastBackend(Backend):
         self._saves.begin(session)
         self._last = None
         assert self._stager is not None and self._arena is not None
+        self._arena.register()
+        self._steps = 0
         self._ledger.write(
             Event.PREPARED,
             duration_s=self._arena.register_s,
@@ -122,6 +150,7 @@ class SteadfastBackend(Backend):
         if slot is None:
             self._saves.fail(launch.position, f"no slot of the arena was free within {launch.wait_s} s")
             return
+        self._arena.wait_allocated()
         self._arena.invalidate(slot)
         memory = self._arena.slot(slot)
         copy_host_state(self._layout, memory, now.host)
@@ -180,7 +209,15 @@ class SteadfastBackend(Backend):
             self._stager.guard()
 
     def poll(self) -> None:
-        """The helper thread polls."""
+        """The helper thread polls; here only `auto` is settled, once the peak of memory is known."""
+        self._steps += 1
+        undecided = self._config.stage == "auto" and isinstance(self._stager, HostStager)
+        if self._steps == STEPS_TO_PEAK and undecided:
+            self._saves.vote(leaves_room(self._layout.slot_bytes, self._device))
+
+    def under_way(self) -> bool:
+        """See `Backend`."""
+        return bool(self._saves.active)
 
     def drain(self, timeout_s: float) -> bool:
         """See `Backend`."""
@@ -221,6 +258,8 @@ class SteadfastBackend(Backend):
 
     def stage(self) -> str:
         """See `Backend`."""
+        if self._saves.device_agreed:
+            return "device"
         return self._stager.name if self._stager else ""
 
     def failures_in_a_row(self) -> int:

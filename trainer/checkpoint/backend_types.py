@@ -13,6 +13,7 @@ from trainer.checkpoint.chain import Position
 from trainer.checkpoint.decisions import Decision
 from trainer.checkpoint.layout import Layout
 from trainer.checkpoint.saves import Session
+from trainer.checkpoint.staging import DeviceStager
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,13 @@ class Backend(Protocol):
     def prepare(self, layout: Layout, ranks_here: int) -> Arena | None:
         """Get memory ready. Raises ArenaError."""
 
+    @property
+    def landing(self) -> DeviceStager | None:
+        """Device memory that a restore may use before all ranks have agreed."""
+
+    def settle(self, decision: Decision, now: Mapping[str, torch.Tensor]) -> None:
+        """Every rank, at the start of a step: what rank 0 has settled for all."""
+
     def begin(self, session: Session) -> None:
         """An attempt begins."""
 
@@ -57,6 +65,9 @@ class Backend(Protocol):
 
     def poll(self) -> None:
         """Called after every step."""
+
+    def under_way(self) -> bool:
+        """Whether a save is being copied or written."""
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is under way."""

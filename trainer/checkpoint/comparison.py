@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -143,6 +143,14 @@ class ComparisonBackend(Backend):
     def prepare(self, layout: Layout, ranks_here: int) -> None:
         """Nothing is prepared: that is what is compared."""
 
+    @property
+    def landing(self) -> None:
+        """None."""
+
+    @override
+    def settle(self, decision: Decision, now: Mapping[str, torch.Tensor]) -> None:
+        """Nothing to settle."""
+
     def begin(self, session: Session) -> None:
         """See `Backend`."""
         self._session = session
@@ -253,6 +261,10 @@ class ComparisonBackend(Backend):
         if self._stop is not None and not self._stop_told:
             self._session.store.set(STOP_KEY, self._stop)
             self._stop_told = True
+
+    def under_way(self) -> bool:
+        """See `Backend`."""
+        return self._pending is not None
 
     @override
     def drain(self, timeout_s: float) -> bool:

@@ -89,9 +89,11 @@ class CheckpointEngine:
         self._control, self._state = control, state
         tensors = state.device_tensors()
         layout = plan(tensors, state.host_state(), control.group)
+        planned = time.monotonic()
         self._layout = layout
         arena = self._backend.prepare(layout, self._pods_like_mine(control))
-        loaded = Restorer(control, self._paths, layout, arena, self._ledger).restore(state)
+        prepared = time.monotonic()
+        loaded = Restorer(control, self._paths, layout, arena, self._ledger, self._backend.landing).restore(state)
         restored = self._begin_attempt(control, loaded, layer)
         self._bind()
         self._start(control, restored)
@@ -102,6 +104,8 @@ class CheckpointEngine:
             tier=restored.tier,
             bytes=loaded.read_bytes,
             duration_s=time.monotonic() - started,
+            plan_s=planned - started,
+            prepare_s=prepared - planned,
             verify_s=loaded.verify_s,
             apply_s=loaded.apply_s,
         )
@@ -153,6 +157,7 @@ class CheckpointEngine:
             self._board = None
         if not self._backend.abandon(ABORT_TIMEOUT_S):
             log.error("a writer hangs in the kernel; its slot stays fenced")
+        # nothing of the attempt may outlive it: model, optimizer and groups are made anew
         self._tensors, self._bound = {}, {}
         self._state = self._control = None
 
@@ -169,7 +174,9 @@ class CheckpointEngine:
         board, control = self._open_board()
         if control.rank == 0 and step + 1 > self._published:
             self._publish(self._judge(step + 1))
-        return board.of(step)
+        decision = board.of(step)
+        self._backend.settle(decision, self._bound)
+        return decision
 
     def before_optimizer_step(self) -> None:
         """Keep the optimizer from changing what is still being copied: a wait on the GPU, none on the host."""
@@ -234,7 +241,7 @@ class CheckpointEngine:
     @property
     def saving(self) -> bool:
         """Whether a save is being copied or written; the ledger marks the steps beside it."""
-        return not self._backend.drain(0.0)
+        return self._backend.under_way()
 
     # rank 0's judgement
 
@@ -258,9 +265,9 @@ class CheckpointEngine:
             tolerated = self._config.tolerate_failures
             why = f"{failures} saves in a row failed; checkpoint.tolerate_failures is {tolerated}"
             return Decision(step, Action.FAIL, reason=why)
-        if self._stopping:
-            return Decision(step, Action.NONE)
         stage = self._backend.stage()
+        if self._stopping:
+            return Decision(step, Action.NONE, stage)
         if (wish := self._backend.stop_seen()) is not None:
             self._stopping = True
             return Decision(step, Action.STOP, stage, wish)
@@ -269,9 +276,9 @@ class CheckpointEngine:
         persist = self._interval.due(step, now_s)
         every = self._config.snapshot_every
         if persist is None and not (every and step % every == 0):
-            return Decision(step, Action.NONE)
+            return Decision(step, Action.NONE, stage)
         if (busy := self._backend.busy(persist=persist is not None)) is not None:
-            return Decision(step, Action.SKIP, reason=busy)
+            return Decision(step, Action.SKIP, stage, busy)
         if persist is None:
             return Decision(step, Action.SNAPSHOT, stage, f"every {every} steps into memory")
         self._interval.saved(step, now_s)

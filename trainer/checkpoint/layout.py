@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import IO, Any, TypeVar, cast
 
 import torch
@@ -154,6 +155,7 @@ def _constant_archives() -> Iterator[None]:
         set_crc32_options(before)
 
 
+@cache
 def archive(sizes: tuple[int, ...], dtype: torch.dtype) -> tuple[list[tuple[int, bytes]], int, int]:
     """What `torch.save` writes around such a tensor: `(parts, offset of the data, total bytes)`."""
     tensor = torch.empty(sizes, dtype=dtype)
@@ -170,7 +172,16 @@ def archive(sizes: tuple[int, ...], dtype: torch.dtype) -> tuple[list[tuple[int,
     extra = int.from_bytes(head[header + 28 : header + 30], "little")
     data_at = name + len(MARKER) + extra
     parts = [(at, part) for at, part in sink.parts if not data_at <= at < data_at + tensor.nbytes]
-    return parts, data_at, sink.end
+    return _joined(parts), data_at, sink.end
+
+
+def _joined(parts: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    joined: list[tuple[int, bytes]] = []
+    for at, part in parts:
+        if joined and joined[-1][0] + len(joined[-1][1]) == at:
+            at, part = joined[-1][0], joined.pop()[1] + part
+        joined.append((at, part))
+    return joined
 
 
 def data_offset(item_at: int, nbytes: int) -> int:

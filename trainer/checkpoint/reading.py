@@ -12,7 +12,7 @@ import os
 import pickle
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import product
@@ -36,7 +36,7 @@ from trainer.checkpoint.records import (
 )
 from trainer.checkpoint.state import is_ranked
 
-THREADS = 8
+THREADS = min(16, os.cpu_count() or 1)
 HEADER_BYTES = 4096
 
 
@@ -72,7 +72,11 @@ def read_commit(directory: Path) -> Commit:
     return record
 
 
-def fill_from_storage(directory: Path, layout: Layout, slot: torch.Tensor) -> Filling:
+Ready = Callable[[int, int], None]
+"""Told, from any thread, which bytes of the slot are verified."""
+
+
+def fill_from_storage(directory: Path, layout: Layout, slot: torch.Tensor, ready: Ready | None = None) -> Filling:
     """Bring a generation into `slot`. Raises DamageError naming the file, or MismatchError naming keys."""
     commit = read_commit(directory)
     metadata = _metadata(directory, commit, layout)
@@ -92,7 +96,7 @@ def fill_from_storage(directory: Path, layout: Layout, slot: torch.Tensor) -> Fi
         filling.missing = compare(layout.metadata, metadata, commit.world_size == layout.world_size)
     found = [item for item in wanted if item.fqn not in filling.missing]
     blocks += _partial(directory, commit, _segments(directory, metadata, commit, found))
-    filling.read_bytes = _read_all(blocks, slot)
+    filling.read_bytes = _read_all(blocks, slot, ready)
     return filling
 
 
@@ -302,7 +306,7 @@ def as_memory(slot: torch.Tensor) -> memoryview:
     return memoryview(cast(Any, slot.numpy()))
 
 
-def _read_all(blocks: list[_Block], slot: torch.Tensor) -> int:
+def _read_all(blocks: list[_Block], slot: torch.Tensor, ready: Ready | None) -> int:
     """Read, verify and place every block, in parallel; returns the bytes read."""
     memory, files = as_memory(slot), _Files()
 
@@ -313,6 +317,10 @@ def _read_all(blocks: list[_Block], slot: torch.Tensor) -> int:
         for segment in block.segments:
             at = segment.at - block.start
             memory[segment.to : segment.to + segment.nbytes] = into[at : at + segment.nbytes]
+            if ready is not None:
+                ready(segment.to, segment.to + segment.nbytes)
+        if ready is not None and not block.segments:
+            ready(block.start, block.end)
         return size
 
     try:
@@ -337,7 +345,9 @@ def _read_block(files: _Files, block: _Block, into: memoryview) -> None:
         raise DamageError(block.path, f"bytes {block.start} to {block.end} do not match their checksum")
 
 
-def verify_slot(slot: torch.Tensor, cuts: list[int], sums: list[str], path: Path) -> None:
+def verify_slot(
+    slot: torch.Tensor, cuts: list[int], sums: list[str], path: Path, ready: Ready | None = None
+) -> None:
     """Check a slot of the arena, in parallel. Raises DamageError."""
     memory = as_memory(slot)
 
@@ -345,6 +355,8 @@ def verify_slot(slot: torch.Tensor, cuts: list[int], sums: list[str], path: Path
         (start, end), expected = block
         if checksum(memory[start:end]) != expected:
             raise DamageError(path, f"bytes {start} to {end} of the slot do not match their checksum")
+        if ready is not None:
+            ready(start, end)
 
     with ThreadPoolExecutor(THREADS, thread_name_prefix="verify") as pool:
         for _ in pool.map(verify, zip(block_spans(cuts), sums, strict=True)):

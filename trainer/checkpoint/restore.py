@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -17,7 +18,7 @@ from trainer.checkpoint.chain import Position, candidates, read_chain
 from trainer.checkpoint.layout import Layout, gather
 from trainer.checkpoint.reading import Filling, MismatchError, fill_from_storage, hash_slot, verify_slot
 from trainer.checkpoint.records import DamageError, Slot, Tier, seal
-from trainer.checkpoint.staging import locals_of
+from trainer.checkpoint.staging import DeviceStager, locals_of, matching_pieces
 from trainer.checkpoint.state import Control, Saveable
 from trainer.checkpoint.storage import PosixStorage, publish
 from trainer.events import Event, Ledger, boot_id
@@ -54,10 +55,17 @@ class Restorer:
     """Brings a state back into training. `arena` is None for the comparison writers."""
 
     def __init__(
-        self, control: Control, paths: RunPaths, layout: Layout, arena: Arena | None, ledger: Ledger
+        self,
+        control: Control,
+        paths: RunPaths,
+        layout: Layout,
+        arena: Arena | None,
+        ledger: Ledger,
+        landing: DeviceStager | None = None,
     ) -> None:
+        """`landing`: device memory that verified bytes may go to before all ranks have agreed."""
         self._control, self._paths, self._layout = control, paths, layout
-        self._arena, self._ledger = arena, ledger
+        self._arena, self._ledger, self._landing = arena, ledger, landing
 
     def restore(self, state: Saveable) -> Loaded:
         """Collective. Raises MismatchError, NothingLoadableError."""
@@ -83,6 +91,7 @@ class Restorer:
         """Snapshots in this rank's arena that fit this layout."""
         if self._arena is None:
             return {}
+        self._arena.wait_steady()
         slots = self._arena.directory.slots(self._control.rank)
         return {
             Position(slot.attempt, slot.step): index
@@ -128,17 +137,20 @@ class Restorer:
         if candidate.tier == "memory":
             index = held[candidate.position]
             return index, self._arena.slot(index)
+        self._arena.wait_allocated()
         # not over a snapshot that a later candidate may need
         index = next((i for i in range(self._arena.count) if i not in held.values()), self._arena.count - 1)
         self._arena.invalidate(index)
         return index, self._arena.slot(index)
 
     def _fill(self, candidate: Candidate, slot: int | None, buffer: torch.Tensor) -> Filling:
+        ready = partial(self._landing.receive, buffer) if self._landing is not None else None
         if candidate.tier == "storage":
-            return fill_from_storage(self._paths.checkpoints / candidate.position.name, self._layout, buffer)
+            directory = self._paths.checkpoints / candidate.position.name
+            return fill_from_storage(directory, self._layout, buffer, ready)
         assert self._arena is not None and slot is not None
         record = self._arena.directory.slots(self._control.rank)[slot]
-        verify_slot(buffer, record.cuts, record.sums, self._arena.path)
+        verify_slot(buffer, record.cuts, record.sums, self._arena.path, ready)
         return Filling()
 
     def _report(self, candidate: Candidate, damage: list[DamageError]) -> None:
@@ -157,19 +169,18 @@ class Restorer:
     def _apply(self, buffer: torch.Tensor, missing: set[str], state: Saveable) -> None:
         """From here on the model changes."""
         tensors = locals_of(state.device_tensors())
-        values = {}
-        with torch.no_grad():
-            for item in self._layout.items:
-                if item.fqn in missing:
-                    continue
-                source = self._layout.view(item, buffer)
-                if item.on_device:
-                    tensors[item.fqn].copy_(source, non_blocking=True)
-                else:
-                    values[item.fqn] = source.clone()
+        items = [item for item in self._layout.items if item.fqn not in missing]
+        if self._landing is not None and not missing:
+            self._landing.deliver(tensors)
+        else:
+            with torch.no_grad():
+                for item in items:
+                    if item.on_device:
+                        for source, target in matching_pieces(self._layout, item, buffer, tensors[item.fqn]):
+                            target.copy_(source, non_blocking=True)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        state.load_host_state(values)
+        state.load_host_state({i.fqn: self._layout.view(i, buffer).clone() for i in items if not i.on_device})
 
     def _remember(self, position: Position, index: int, filling: Filling) -> None:
         """What was read from storage is a snapshot in memory from now on."""

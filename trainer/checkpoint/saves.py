@@ -92,6 +92,10 @@ class Saves:
         """Set by a signal handler, which may do no more than that."""
         self._stop_sent = False
         self._listened_s = 0.0
+        self._vote: bool | None = None
+        self.device_agreed = False
+        """Rank 0: every rank has room for a device-side snapshot."""
+        self._votes_open = False
         self.stop_seen: str | None = None
         """Rank 0: someone has asked to stop."""
         self.failures_in_a_row = 0
@@ -174,6 +178,11 @@ class Saves:
         self._closed = True
         self._wake.set()
         self._thread.join(timeout=5)
+
+    def vote(self, room: bool) -> None:
+        """Whether this rank's device has room for a snapshot; all must agree."""
+        self._vote = room
+        self._wake.set()
 
     # the helper thread
 
@@ -318,18 +327,29 @@ class Saves:
         if self.stop_reason is not None and not self._stop_sent:
             reason = self.stop_reason
             self._stop_sent = self._send(lambda: session.store.set(STOP_KEY, reason))
+        if self._vote is not None:
+            room, self._vote, self._votes_open = self._vote, None, True
+            self._send(lambda: session.store.add("stage/room", int(room)))
+            self._send(lambda: session.store.add("stage/votes", 1))
         if time.monotonic() - self._listened_s > LISTEN_S:
             self._listened_s = time.monotonic()
             self._listen(session)
 
     def _listen(self, session: Session) -> None:
         """What the others have to say."""
+        if session.rank == 0 and self._votes_open:
+            self._send(lambda: self._count_votes(session))
         if session.rank == 0 and self.stop_seen is None:
             self._send(lambda: self._hear_stop(session))
         for save in self.active:
             self._send(lambda save=save: self._hear_failure(session, save))  # type: ignore[misc]
             if session.rank == 0 and self.whole_step != save.position.step:
                 self._send(lambda save=save: self._hear_whole(session, save))  # type: ignore[misc]
+
+    def _count_votes(self, session: Session) -> None:
+        if session.store.add("stage/votes", 0) >= session.world_size:
+            self.device_agreed = session.store.add("stage/room", 0) >= session.world_size
+            self._votes_open = False
 
     def _hear_stop(self, session: Session) -> None:
         if session.store.check([STOP_KEY]):

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import torch
 
 from trainer.checkpoint.layout import Item, Layout, local, stamp_into
 
+ROOM = 0.05
 CHUNK_BYTES = 32 << 20
-"""At a time, so that the loss's own copy to the host gets its turn between two."""
+"""At a time, so that the loss's own copy to the host gets its turn between two. Divides PINNED_BYTES."""
+PINNED_BYTES = 256 << 20
+"""Registered at a time, counted from the begin of a slot; CUDA refuses a copy that straddles two registrations."""
 
 
 class Copy(Protocol):
@@ -106,15 +109,20 @@ class CudaCopy:
 
     def __init__(self, launched_s: float, before: torch.cuda.Event, after: torch.cuda.Event) -> None:
         self.launched_s, self.before, self.after = launched_s, before, after
+        self.timed = True
+        """Whether the two events have been recorded."""
         self.done: torch.cuda.Event | None = None
         self.start: threading.Event | None = None
 
     def advance(self) -> bool:
         """See `Copy`."""
-        return self.done is not None and self.done.query() and self.after.query()
+        return self.done is not None and self.done.query()
 
     def blocked_s(self) -> float:
         """Host time of the launch, or the GPU's between the two events, whichever is longer."""
+        if not self.timed:
+            return self.launched_s
+        self.after.synchronize()  # over already, or about to be; in the helper thread
         return max(self.launched_s, self.before.elapsed_time(self.after) / 1e3)
 
 
@@ -129,6 +137,7 @@ class DeviceStager:
         stamp_into(self._flat, layout)
         self._side = torch.cuda.Stream(device=device)
         self._views = {i.fqn: layout.view(i, self._flat) for i in layout.items if i.on_device and i.nbytes}
+        self._groups = _by_dtype(self._views)
         self._emptied: torch.cuda.Event | None = None
         self.device_bytes = layout.slot_bytes
 
@@ -139,22 +148,43 @@ class DeviceStager:
         if self._emptied is not None:
             torch.cuda.current_stream().wait_event(self._emptied)
         before.record()
-        torch._foreach_copy_(list(self._views.values()), [tensors[fqn] for fqn in self._views])
+        self._fill(tensors)
         after.record()
         return _DeviceCopy(self, slot, time.perf_counter() - started, before, after)
 
+    def _fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        for names in self._groups:
+            torch._foreach_copy_([self._views[fqn] for fqn in names], [tensors[fqn] for fqn in names])
+
+    def rehearse(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """A dry snapshot: what a first use costs is paid before the first save."""
+        with torch.no_grad():
+            self._fill(tensors)
+
     def guard(self) -> None:
         """The state itself is not read any more."""
+
+    def receive(self, slot: torch.Tensor, start: int, end: int) -> None:
+        """A restore: bytes of the slot are verified and may go to the device, though not yet into the model."""
+        with torch.cuda.device(self._flat.device), torch.cuda.stream(self._side):
+            for at, upto in pieces(start, end, CHUNK_BYTES):
+                self._flat[at:upto].copy_(slot[at:upto], non_blocking=True)
+
+    def deliver(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """All ranks agree: into the model, from device memory."""
+        torch.cuda.current_stream().wait_stream(self._side)
+        with torch.no_grad():
+            for names in self._groups:
+                torch._foreach_copy_([tensors[fqn] for fqn in names], [self._views[fqn] for fqn in names])
 
     def empty_into(self, slot: torch.Tensor, after: torch.cuda.Event) -> torch.cuda.Event | None:
         """Start the way to the host; None as long as the arena is not registered."""
         if not self._registered.is_set():
             return None
-        self._side.wait_event(after)
-        with torch.cuda.stream(self._side):
+        with torch.cuda.device(self._flat.device), torch.cuda.stream(self._side):
+            self._side.wait_event(after)
             for start, end in self._layout.device_spans:
-                for at in range(start, end, CHUNK_BYTES):
-                    upto = min(at + CHUNK_BYTES, end)
+                for at, upto in pieces(start, end, CHUNK_BYTES):
                     slot[at:upto].copy_(self._flat[at:upto], non_blocking=True)
             self._emptied = torch.cuda.Event()
             self._emptied.record()
@@ -200,11 +230,12 @@ class HostStager:
         with torch.cuda.stream(self._side):
             for item in self._layout.items:
                 if item.on_device and item.nbytes:
-                    self._layout.view(item, slot).copy_(tensors[item.fqn], non_blocking=True)
+                    for in_slot, in_tensor in matching_pieces(self._layout, item, slot, tensors[item.fqn]):
+                        in_slot.copy_(in_tensor, non_blocking=True)
             done = torch.cuda.Event()
             done.record()
         copy = CudaCopy(time.perf_counter() - started, _timer(), _timer())
-        copy.done = done
+        copy.done, copy.timed = done, False
         self._running = copy
         return copy
 
@@ -216,6 +247,45 @@ class HostStager:
             copy.before.record()
             torch.cuda.current_stream().wait_event(copy.done)
             copy.after.record()
+            copy.timed = True
+
+
+def pieces(start: int, end: int, unit: int) -> Iterator[tuple[int, int]]:
+    """The range from `start` to `end`, cut at multiples of `unit`."""
+    while start < end:
+        upto = min(end, (start // unit + 1) * unit)
+        yield start, upto
+        start = upto
+
+
+def matching_pieces(
+    layout: Layout, item: Item, slot: torch.Tensor, tensor: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """An item in the slot and on the device as pairs to copy, none across two registrations."""
+    first, last = item.data_at // PINNED_BYTES, (item.data_at + max(item.nbytes, 1) - 1) // PINNED_BYTES
+    if first == last:
+        yield layout.view(item, slot), tensor
+        return
+    flat = tensor.view(-1).view(torch.uint8)
+    for start, end in pieces(item.data_at, item.data_at + item.nbytes, PINNED_BYTES):
+        yield slot[start:end], flat[start - item.data_at : end - item.data_at]
+
+
+def _by_dtype(views: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """Names by dtype: a multi-tensor copy takes its fast path for one dtype only."""
+    groups: dict[torch.dtype, list[str]] = {}
+    for fqn, view in views.items():
+        groups.setdefault(view.dtype, []).append(fqn)
+    return list(groups.values())
+
+
+def leaves_room(slot_bytes: int, device: torch.device) -> bool:
+    """Whether a device-side snapshot fits: 5 % of the memory stay free beyond the peak so far.
+
+    Asked after a few steps: what the allocator has reserved by then is the peak, and no longer free.
+    """
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    return free_bytes - slot_bytes >= ROOM * total_bytes
 
 
 def _timer() -> torch.cuda.Event:
