@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ops.cluster import Cluster, is_ready, submission_of
 from ops.console import Output
 from ops.errors import CloudError, InvalidInputError, RefusedError, RunFailedError
 from ops.follow import End, Outcome, follow, outcome_of
+from ops.outside_faults import Striker, from_outside, striking
 from ops.report.reference import ReferenceTime
 from ops.report.run_directory import NoSuchRunError, Run, load_run, write_report
 from ops.report.summary import Summary
@@ -22,6 +24,7 @@ from ops.runs import keep_report
 from ops.submit import Plan, Request, plan
 from ops.world import World
 from trainer.events import Event
+from trainer.paths import RunPaths
 
 EXPORT_LIMIT_S = 900.0
 EXPORT_POLL_S = 15.0
@@ -57,7 +60,7 @@ def submit_run(world: World, request: Request, t_ref: ReferenceTime | None = Non
     """Validate, then create or go on. Raises InvalidInputError with every problem, RefusedError, ApiException."""
     planned = plan(world.call.environment, request, world.existing(request.run))
     _refuse_if_under_way(world.cluster, request.run)
-    _refuse_without_nodes(world)
+    refuse_without_nodes(world, world.call.environment.nodes)
     _remove_older(world.cluster, request.run)
     world.runs.write_run_json(
         request.run, {**(world.runs.run_json(request.run) or {}), **planned.run_json(t_ref, world.facts)}
@@ -75,12 +78,13 @@ def _refuse_if_under_way(cluster: Cluster, run: str) -> None:
             )
 
 
-def _refuse_without_nodes(world: World) -> None:
+def refuse_without_nodes(world: World, needed: int) -> None:
+    """Raises RefusedError when fewer GPU nodes are up than a Job needs."""
     environment = world.call.environment
     ready = sum(1 for node in world.cluster.gpu_nodes() if is_ready(node))
-    if ready < environment.nodes:
+    if ready < needed:
         raise RefusedError(
-            f"{ready} GPU nodes are ready and the Job needs {environment.nodes}",
+            f"{ready} GPU nodes are ready and the Job needs {needed}",
             fix=f"`steadfast scale {environment.name} {environment.nodes + environment.spares}`",
         )
 
@@ -96,7 +100,9 @@ def _remove_older(cluster: Cluster, run: str) -> None:
 def finish(world: World, planned: Plan, notes: Notes | None = None) -> Finished:
     """Follow the run to its end, write its report and keep a copy; does not judge the end."""
     spec, output = planned.spec, world.call.output
-    outcome = follow(world.cluster, spec.job_name, planned.training.loop.steps, output, notes)
+    with striking(_striker(world, planned)) as struck:
+        told = partial(_told, notes, struck)
+        outcome = follow(world.cluster, spec.job_name, planned.training.loop.steps, output, told)
     if outcome.end in (End.REACHED, End.FAILED):  # the Job stays, for `status` and `logs`
         world.cluster.delete_submission(spec.name, spec.submission, keep_job=True)
     run = _records(world, spec.name, outcome)
@@ -104,6 +110,25 @@ def finish(world: World, planned: Plan, notes: Notes | None = None) -> Finished:
         return Finished(spec.name, outcome, None, None)
     summary, reports = keep_summary(run, world.reports(spec.name))
     return Finished(spec.name, outcome, summary, reports)
+
+
+def _striker(world: World, planned: Plan) -> Striker | None:
+    faults = from_outside(planned.spec.faults)
+    if not faults:
+        return None
+    from ops.local.kubernetes.cluster import LocalCluster
+    from ops.local_hand import LocalHand
+
+    environment = planned.environment
+    num_pods = environment.nodes + environment.spares
+    hand = LocalHand(LocalCluster(world.call.state), world.cluster, planned.spec.job_name, num_pods)
+    events = RunPaths(world.runs.fetch(planned.spec.name)).events
+    return Striker(faults, events, hand, planned.training.loop.eval_every)
+
+
+def _told(notes: Notes | None, struck: Notes) -> Iterator[str]:
+    yield from notes() if notes else ()
+    yield from struck()
 
 
 def _records(world: World, name: str, outcome: Outcome) -> Run | None:

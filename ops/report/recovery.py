@@ -11,7 +11,10 @@ from ops.report.ledger import Ledger, Record
 from ops.report.phases import Episode, Mark, episodes, is_disturbing_fault
 from ops.report.steps import Attempt, JobStep, attempts, rollbacks
 from trainer.events import Event
-from trainer.faults.schema import FaultClass
+from trainer.faults.schema import FROM_OUTSIDE, FaultClass
+
+_ACTS_LATER = {FaultClass.SIGTERM, *FROM_OUTSIDE}
+"""The job may do steps between the record and the blow: a kill from outside takes its way."""
 
 
 class FaultFigures(BaseModel):
@@ -110,9 +113,12 @@ def _episode_of(record: Record, found: Sequence[Episode]) -> Episode | None:
     """The interruption that the fault brought about; None when training just went on."""
     if not is_disturbing_fault(record):
         return None
+    inside = next((episode for episode in found if record in episode.records), None)
     if record.fields["class"] == FaultClass.SIGTERM:  # the job trains on until all ranks have agreed to stop
+        inside = None
+    if inside is None and record.fields["class"] in _ACTS_LATER:
         return next((episode for episode in found if episode.end >= record.t and not episode.start_up), None)
-    return next((episode for episode in found if record in episode.records), None)
+    return inside
 
 
 def _new_ground(since: float, steps: Sequence[JobStep]) -> float | None:

@@ -30,6 +30,7 @@ class Injector:
     """Strikes when this rank is at a fault's step and phase."""
 
     def __init__(self, faults: list[Fault], events: Path, *, pod: str) -> None:
+        self._all = faults
         self._faults = [fault for fault in faults if fault.class_ not in FROM_OUTSIDE]
         self._events, self._pod = events, pod
         self._slow: dict[str, int] = {}
@@ -37,9 +38,19 @@ class Injector:
     def at(self, phase: Phase, step: int, rank: int, hooks: Hooks) -> None:
         """Call at the start of each phase of each step. May not return."""
         for fault in self._faults:
-            if (fault.phase, fault.step, fault.rank) == (phase, step, rank) and self._claim(fault):
+            if fault.rank == rank and self._is_due(fault, phase, step) and self._claim(fault):
                 self._act(fault, hooks)
         self._slow_down(step)
+
+    def _is_due(self, fault: Fault, phase: Phase, step: int) -> bool:
+        if fault.phase is Phase.RECOVERY:
+            return phase is Phase.LOAD and self._is_recovering(fault)
+        return (fault.phase, fault.step) == (phase, step)
+
+    def _is_recovering(self, fault: Fault) -> bool:
+        """Another fault of the same step has struck: what loads now is on its way back from that."""
+        others = [other for other in self._all if other.step == fault.step and other.id != fault.id]
+        return any((self._events / f"fault-{other.id}.jsonl").exists() for other in others)
 
     def _claim(self, fault: Fault) -> bool:
         """The fault's record, made by exclusive creation: whoever comes after a restart finds it fired."""

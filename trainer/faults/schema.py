@@ -43,6 +43,7 @@ class Phase(StrEnum):
     SAVE = "save"
     EVALUATION = "evaluation"
     RECOVERY = "recovery"
+    """While the job comes back from another fault of the same step."""
 
 
 class Fault(Settings):

@@ -27,6 +27,7 @@ from ops.local.node import processes
 from ops.local.node.cgroups import Cgroups
 from ops.local.node.kubelet import remove_everything
 from ops.local.node.network import choose_network
+from ops.local.node.runtime import Runtime
 from ops.local.node.substitutions import Substitutions
 
 _START_S = 30.0
@@ -186,6 +187,10 @@ class LocalCluster:
     def kill_node(self, node: str) -> None:
         """The instance is gone: its processes with it, no word to anybody."""
         self._operate(node, "kill")
+
+    def kill_pod(self, uid: str) -> None:
+        """SIGKILL for everything that a pod runs; its node sees the containers end."""
+        Runtime(self.environment, self._layout.pods, Cgroups.find(self.environment)).kill(uid)
 
     def cut_off(self, node: str) -> None:
         """The network to the node is gone; its processes go on."""
