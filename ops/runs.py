@@ -25,6 +25,9 @@ class RunStore(Protocol):
     def write_run_json(self, run: str, content: Mapping[str, Any]) -> None:
         """Before the first pod, and at each resumption."""
 
+    def progress(self, run: str) -> tuple[int, bool]:
+        """Newest committed step, and whether the target was reached."""
+
     def fetch(self, run: str) -> Path:
         """A directory with run.json, ledger and small files, and generations where they are at hand."""
 
@@ -50,6 +53,15 @@ class LocalRuns:
     def write_run_json(self, run: str, content: Mapping[str, Any]) -> None:
         """As a whole; readable by whoever reads the run directory."""
         write_atomically(RunPaths(self.root / run).run_json, json.dumps(content, indent=2) + "\n")
+
+    def progress(self, run: str) -> tuple[int, bool]:
+        """Newest committed step, and whether the target was reached."""
+        paths = RunPaths(self.root / run)
+        try:
+            step = int(paths.progress.read_text())
+        except (OSError, ValueError):
+            step = 0
+        return step, paths.completion.exists()
 
     def fetch(self, run: str) -> Path:
         """The run directory itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console
@@ -14,6 +14,9 @@ from environments.environment import Environment
 from k8s.run_spec import RunSpec
 from ops.files import write_atomically
 from ops.tree_digest import local_image
+
+if TYPE_CHECKING:
+    from k8s.storage import LustreVolume
 
 
 @dataclass(frozen=True)
@@ -66,23 +69,23 @@ def synthesize(
     )
 
 
-def plugin_charts(environment: Environment) -> Sequence[Any]:
-    """What the cluster gets once, with stand-ins for what CloudFormation fills in."""
+def plugin_charts(environment: Environment, volume: LustreVolume | None = None) -> Sequence[Any]:
+    """What the cluster gets once; without a volume with stand-ins for what CloudFormation fills in."""
     import cdk8s
 
     from k8s.cluster_charts import LustreVolume, cluster_charts
 
-    volume = LustreVolume(
+    stand_in = LustreVolume(
         file_system_id="fs-00000000000000000", dns_name="file-system.invalid", mount_name="mountname"
     )
-    return cluster_charts(cdk8s.App(), environment, volume)
+    return cluster_charts(cdk8s.App(), environment, volume or stand_in)
 
 
-def cluster_documents(environment: Environment) -> list[dict[str, Any]]:
+def cluster_documents(environment: Environment, volume: LustreVolume | None = None) -> list[dict[str, Any]]:
     """The same as plain dictionaries, in the order in which they are applied."""
     from k8s.manifest import manifests
 
-    return manifests(plugin_charts(environment))
+    return manifests(plugin_charts(environment, volume))
 
 
 def _write(path: Path, documents: Sequence[Any]) -> str:

@@ -45,16 +45,26 @@ class ArchivedRuns:
 
     def run_json(self, run: str) -> dict[str, Any] | None:
         """What run.json holds."""
+        body = self._read(run, "run.json")
         try:
-            body = self._s3.get_object(Bucket=self.bucket, Key=f"{self.prefix}{run}/run.json")["Body"].read()
-            content: dict[str, Any] = json.loads(body)
+            content: dict[str, Any] | None = json.loads(body) if body else None
+        except ValueError:
+            return None
+        return content
+
+    def progress(self, run: str) -> tuple[int, bool]:
+        """Newest committed step, and whether the target was reached, as far as exported."""
+        step = (self._read(run, "progress") or b"0").strip()
+        return int(step) if step.isdigit() else 0, self._read(run, "complete.json") is not None
+
+    def _read(self, run: str, name: str) -> bytes | None:
+        try:
+            body: bytes = self._s3.get_object(Bucket=self.bucket, Key=f"{self.prefix}{run}/{name}")["Body"].read()
         except ClientError as error:
             if error_code(error) in ("NoSuchKey", "NoSuchBucket", "404"):
                 return None
             raise
-        except ValueError:
-            return None
-        return content
+        return body
 
     def write_run_json(self, run: str, content: Mapping[str, Any]) -> None:
         """Kept here: the file system is out of reach, and the trainer writes its own run.json when it starts."""

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from environments.environment import Environment
-from ops.errors import InvalidInputError, RefusedError
+from ops.errors import CloudError, InvalidInputError, RefusedError
 from ops.options import Call, EnvironmentArgument, JsonOption, LocalOption, YesOption
 from ops.price import estimate
 
@@ -32,13 +32,22 @@ def register(app: typer.Typer) -> None:
 def check(
     environment: EnvironmentArgument,
     write: Annotated[bool, typer.Option("--write", help="Write the reservation's zone into the file.")] = False,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="Instead: an all-reduce on the nodes, against bars.")
+    ] = False,
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Everything that would fail later, before money is spent, and the price."""
+    """Everything that would fail later, before money is spent, and the price.
+
+    With --nodes an all-reduce over the nodes that are up; 5 if a size is below the instance table's bar.
+    """
     from ops.aws import check as checks
     from ops.aws.access import aws_of
 
+    if nodes:
+        _check_nodes(Call.of(environment, local=local, as_json=as_json))
+        return
     call = _call_without_zone(environment, write, local, as_json)
     aws = aws_of(call)
     if write:
@@ -54,6 +63,17 @@ def check(
     call.output.result({"findings": checks.as_dicts(findings), "price": price.as_dict()}, words)
     if failed := checks.failed(findings):
         raise RefusedError(f"{len(failed)} of {len(findings)} checks failed")
+
+
+def _check_nodes(call: Call) -> None:
+    from ops.node_check import check_nodes
+    from ops.worlds import open_world
+
+    with open_world(call, bring_up=True) as world, call.output.working("all-reduce over the nodes"):
+        found = check_nodes(world)
+    call.output.result(found.as_dict(), found.show)
+    if not found.good:
+        raise CloudError(f"the nodes of {call.environment.name} are not as fast as they should be")
 
 
 def _call_without_zone(environment: str, write: bool, local: bool, as_json: bool) -> Call:
@@ -98,10 +118,26 @@ def deploy(
     if failed := checks.failed(checks.ask(aws)):
         raise RefusedError("nothing was deployed", details=[f"{item.question}: {item.answer}" for item in failed])
     outputs = deploy_stacks(aws, call.state, call.output.say)
+    if call.environment.plugins == "by-cli":
+        _apply_plugins(call, outputs)
     call.output.result(
         {"environment": call.environment.name, "outputs": outputs},
         lambda console: console.print(f"{call.environment.name} is deployed; now `steadfast connect`, `scale`"),
     )
+
+
+def _apply_plugins(call: Call, outputs: dict[str, Any]) -> None:
+    """What the cluster stack leaves to us: device plugins, namespace, volumes."""
+    from k8s.cluster_charts import LustreVolume
+    from ops.synth import cluster_documents
+    from ops.worlds import open_world
+
+    made = outputs["storage"]
+    volume = LustreVolume(made["FileSystemId"], made["FileSystemDnsName"], made["FileSystemMountName"])
+    with open_world(call) as world:
+        for document in cluster_documents(call.environment, volume):
+            if world.cluster.apply(document):
+                call.output.say(f"applied {document['kind']} {document['metadata']['name']}")
 
 
 def _ask_price(call: Call, question: str) -> None:

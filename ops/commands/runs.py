@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from ops.errors import InvalidInputError, VerificationError
-from ops.follow import newest_step, outcome_of
 from ops.options import Call, EnvironmentArgument, JsonOption, LocalOption, RunOption, local_folder
 from ops.report.compare import comparison_rows, same_result
 from ops.report.reference import ReferenceTime
@@ -18,9 +17,20 @@ from ops.report.run_directory import NoSuchRunError, Run, control_reference, loa
 from ops.report.summary import Summary
 from ops.report.terminal import print_rows, print_summary
 from ops.report.verify import verify
-from ops.submission import STOP_MARGIN_S, finish, keep_summary, release_control, show, stop_run, submit_run
-from ops.submit import Request, plan
+from ops.standing import Standing, from_directory, standing
+from ops.submission import (
+    STOP_MARGIN_S,
+    Finished,
+    finish,
+    keep_summary,
+    release_control,
+    show,
+    stop_run,
+    submit_run,
+)
+from ops.submit import Plan, Request, plan
 from ops.tree_digest import local_image
+from ops.world import World
 from ops.worlds import open_world
 
 StepsOption = Annotated[
@@ -76,9 +86,20 @@ def submit(
             job = planned.spec.job_name
             call.output.result({"run": run, "job": job}, lambda console: console.print(f"Job {job} is accepted"))
             return
-        finished = finish(world, planned)
+        finished = _finish(call, world, planned)
     show(call.output, finished)
     finished.raise_if_failed()
+
+
+def _finish(call: Call, world: World, planned: Plan) -> Finished:
+    try:
+        return finish(world, planned)
+    except KeyboardInterrupt:
+        if not call.local:
+            call.output.say(
+                f"the run goes on: `steadfast status {call.environment.name} --run {planned.spec.name}`"
+            )
+        raise
 
 
 def _reference(call: Call, control: str | None) -> ReferenceTime | None:
@@ -96,30 +117,29 @@ def _reference(call: Call, control: str | None) -> ReferenceTime | None:
 def list_runs(environment: EnvironmentArgument, local: LocalOption = False, as_json: JsonOption = False) -> None:
     """Every run that has left a trace, and how it stands."""
     call = Call.of(environment, local=local, as_json=as_json)
-    with open_world(call) as world:
-        found = [_standing(world, name) for name in world.names()]
+    found = _standings(call, None)
 
     def words(console: Console) -> None:
         table = Table("run", "state", "step", "submissions", box=None)
         for row in found:
-            table.add_row(
-                row["run"], row["state"], f"{row['step'] or '-'} of {row['target']}", str(row["submission"])
-            )
+            table.add_row(row.run, row.state, f"{row.step} of {row.target}", str(row.submission))
         console.print(table)
 
-    call.output.result({"runs": found}, words)
+    call.output.result({"runs": [row.as_dict() for row in found]}, words)
 
 
-def _standing(world: Any, run: str) -> dict[str, Any]:
-    known = world.existing(run) or {}
-    jobs = world.cluster.jobs(run)
-    outcome = outcome_of(jobs[-1]) if jobs else None
-    state = "under way" if jobs and outcome is None else (outcome.end.value if outcome else "no Job")
-    step, loss = newest_step(world.cluster, jobs[-1].metadata.name) if jobs else (0, "")
-    target = known.get("config", {}).get("loop", {}).get("steps")
-    return {"run": run, "state": state, "reason": outcome.reason if outcome else "", "step": step, "loss": loss,
-            "target": target, "submission": known.get("submission", 0),
-            "job": jobs[-1].metadata.name if jobs else None}  # fmt: skip
+def _standings(call: Call, run: str | None) -> list[Standing]:
+    """Of one run, or of all. A local environment that is not up is read from its run directories."""
+    if call.local:
+        from ops.local_world import running_world, runs_of
+
+        world = running_world(call)
+        if world is None:
+            runs = runs_of(call)
+            return [from_directory(runs, name) for name in runs.names() if run in (None, name)]
+        return [standing(world, name) for name in world.names() if run in (None, name)]
+    with open_world(call) as world:
+        return [standing(world, name) for name in world.names() if run in (None, name)]
 
 
 def status(
@@ -127,23 +147,20 @@ def status(
 ) -> None:
     """How a run stands: its Job, its pods, its newest step."""
     call = Call.of(environment, local=local, as_json=as_json)
-    with open_world(call) as world:
-        if run not in world.names():
-            raise InvalidInputError(
-                f"there is no run {run}", details=[f"runs: {', '.join(world.names()) or 'none'}"]
-            )
-        standing = _standing(world, run)
-        pods = world.cluster.pods(standing["job"]) if standing["job"] else []
+    found = _standings(call, run)
+    if not found:
+        raise InvalidInputError(f"there is no run {run}", fix="`steadfast list ENV` shows the runs")
+    [stands] = found
 
     def words(console: Console) -> None:
-        console.print(f"run {run}: {standing['state']}, step {standing['step']} of {standing['target']}")
-        if standing["reason"]:
-            console.print(standing["reason"], markup=False)
-        for pod in pods:
+        console.print(f"run {run}: {stands.state}, step {stands.step} of {stands.target}")
+        if stands.reason:
+            console.print(stands.reason, markup=False)
+        for pod in stands.pods:
             ended = "" if pod.exit_code is None else f" exit {pod.exit_code}"
             console.print(f"  {pod.name} on {pod.node or '-'}: {pod.phase}{ended} {pod.reason}", markup=False)
 
-    call.output.result({**standing, "pods": [vars(pod) for pod in pods]}, words)
+    call.output.result(stands.as_dict(), words)
 
 
 def logs(

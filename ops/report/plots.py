@@ -38,7 +38,7 @@ def draw_plots(ledger: Ledger, summary: Summary) -> dict[str, bytes]:
 
 
 def _png(draw: Callable[[Axes], None], rows: int | None = None) -> bytes:
-    figure = Figure(figsize=(9, 3.2 if rows is None else 1.1 + 0.34 * rows), layout="constrained")
+    figure = Figure(figsize=(9, 3.2 if rows is None else 1.3 + 0.34 * rows), layout="constrained")
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     draw(axes)
@@ -90,7 +90,8 @@ def _recoveries(axes: Axes, summary: Summary) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("seconds after the fault")
     handles = [axes.barh(0, 0, color=color) for _, color in _PHASES]
-    axes.legend(handles, [name for name, _ in _PHASES], frameon=False, fontsize=8, loc="lower right")
+    names = [name for name, _ in _PHASES]
+    axes.legend(handles, names, frameon=False, fontsize=8, ncols=6, loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def _spent(summary: Summary) -> list[tuple[str, float]]:

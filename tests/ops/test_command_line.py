@@ -172,9 +172,20 @@ def test_a_missing_option_is_a_usage_error(small: Path) -> None:
     refused(steadfast("submit", small), 2, "--run")
 
 
-@pytest.mark.parametrize("verb", ["status", "logs", "stop"])
+@pytest.mark.parametrize("verb", ["logs", "stop"])
 def test_asking_an_environment_that_is_not_up(small: Path, verb: str) -> None:
     refused(steadfast(verb, small, "--local", "--run", "r"), 2, "small is not up on this machine")
+
+
+def test_runs_of_an_environment_that_is_not_up_are_read_from_their_directories(home: Path, small: Path) -> None:
+    run_of(home, "first")
+    (home / "state" / "small" / "fsx" / "runs" / "first" / "progress").write_text("30")
+    listed = json.loads(steadfast("list", small, "--local", "--json").stdout)["runs"]
+    assert [(row["run"], row["state"], row["step"], row["target"]) for row in listed] == [
+        ("first", "not running", 30, 40)
+    ]
+    assert "step 30 of 40" in steadfast("status", small, "--local", "--run", "first").output
+    refused(steadfast("status", small, "--local", "--run", "other"), 2, "no run other")
 
 
 def test_a_report_of_no_run_names_the_runs(home: Path, small: Path) -> None:
