@@ -14,7 +14,7 @@ from ops.console import Output
 from ops.errors import VerificationError
 from ops.files import write_atomically
 from ops.follow import End
-from ops.local_world import local_world
+from ops.local_world import local_world, runs_of
 from ops.options import Call
 from ops.report.ledger import Ledger
 from ops.report.reference import ReferenceTime, reference_time
@@ -25,6 +25,7 @@ from ops.submit import Request
 from ops.synth import synthesize
 from ops.tree_digest import local_image
 from ops.world import World
+from trainer.checkpoint.verify import verify_generation
 from trainer.events import Event, read_ledger
 
 CONTROL, FAULTED = "demo-control", "demo-faults"
@@ -158,10 +159,6 @@ def _same(demo: Demo) -> bool:
 
 
 def _problems(call: Call, control: Finished, faulted: Finished) -> list[str]:
-    from trainer.checkpoint.verify import verify_generation
-
-    from ops.local_world import runs_of
-
     problems = verify(load_run(runs_of(call).fetch(FAULTED)), verify_generation)
     demo = Demo(control, faulted, [])
     if faulted.outcome.end is End.REACHED and not _same(demo):

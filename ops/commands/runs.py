@@ -32,6 +32,7 @@ from ops.submit import Plan, Request, plan
 from ops.tree_digest import local_image
 from ops.world import World
 from ops.worlds import open_world
+from trainer.checkpoint.verify import verify_generation
 
 StepsOption = Annotated[
     int | None, typer.Option("--steps", metavar="N", help="The target step, if not the file's.")
@@ -242,8 +243,6 @@ def _shown(console: Console, summary: Summary, folder: Path) -> None:
 
 
 def _verify(call: Call, loaded: Run) -> None:
-    from trainer.checkpoint.verify import verify_generation  # imports torch
-
     problems = verify(loaded, verify_generation)
     if problems:
         raise VerificationError(f"run {loaded.info.run} does not verify", details=problems)

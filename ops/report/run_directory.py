@@ -11,8 +11,6 @@ from pydantic import ValidationError
 
 from ops.files import write_atomically
 from ops.report.ledger import Ledger
-from ops.report.page import render_page
-from ops.report.plots import draw_plots
 from ops.report.reference import ReferenceTime, reference_time
 from ops.report.summary import RunInfo, Summary, summarize
 from trainer.events import read_ledger
@@ -61,6 +59,9 @@ def load_info(paths: RunPaths) -> RunInfo:
 
 def write_report(run: Run) -> Summary:
     """Write summary.json, the plots and report.html into the run directory."""
+    from ops.report.page import render_page
+    from ops.report.plots import draw_plots  # matplotlib takes a second to import
+
     summary = run.summary()
     plots = draw_plots(run.ledger, summary)
     for name, image in plots.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,8 +15,8 @@ from trainer.events import Event
 SUM_TOLERANCE = 1e-3
 UNKNOWN_LIMIT = 1e-2
 
-LoadCheck = Callable[[Path], list[str]]
-"""Problems of a generation that should load; none when it does."""
+LoadCheck = Callable[[Path], Sequence[object]]
+"""Problems of a generation that should load, as they are printed; none when it does."""
 
 
 def verify(run: Run, check_generation: LoadCheck) -> list[str]:
@@ -94,5 +94,5 @@ def _generations(run: Run, check_generation: LoadCheck) -> list[str]:
             if name not in pruned:
                 problems.append(f"{path}: counted as committed, never pruned, and not there")
         else:
-            problems += check_generation(path)
+            problems += [str(problem) for problem in check_generation(path)]
     return problems

@@ -15,6 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
+from ops.local.aws.local_aws import LocalAws
+from ops.local.kubernetes.cluster import LocalCluster
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 STEADFAST = Path(sys.executable).parent / "steadfast"
@@ -25,7 +28,11 @@ BUCKETS_TOLERANCE = 1e-3
 def _state(tmp_path: Path) -> Iterator[Path]:
     state = tmp_path / "s"
     yield state
-    assert left_behind(state) == [], "processes of this test are still there"
+    found = left_behind(state)
+    for environment in (path for path in state.glob("*") if (path / "fsx").exists()):
+        LocalAws(environment / "aws").stop()
+        LocalCluster(environment).stop()
+    assert found == [], "processes of this test are still there"
 
 
 def environ(state: Path) -> dict[str, str]:
