@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, PositiveInt
 
 from environments.problems import text
 from trainer.config import Settings
@@ -87,7 +87,7 @@ RUNS_OUT = Association(path="/runs", prefix="runs", exports=("NEW", "CHANGED"))
 class FileSystem(Settings):
     """FSx for Lustre, PERSISTENT_2, SSD, in the GPU nodes' zone."""
 
-    size_gib: int = 4800
+    size_gib: PositiveInt = 4800
     """1200, or a multiple of 2400; with EFA a multiple of what one of its servers holds."""
     throughput_mbps_per_tib: Literal[125, 250, 500, 1000] = 1000
     efa: bool = False

@@ -19,7 +19,7 @@ _EVERYWHERE: Final[dict[str, str]] = {
     "vpc-cni": "v1.22.4-eksbuild.3",  # efa-only interfaces need 1.18.5 or newer
     "eks-pod-identity-agent": "v1.3.10-eksbuild.3",
     "aws-fsx-csi-driver": "v1.9.0-eksbuild.1",  # Pod Identity: fsx-csi#372
-    "eks-node-monitoring-agent": "v1.4.0-eksbuild.2",
+    "eks-node-monitoring-agent": "v1.7.0-eksbuild.1",
     "aws-secrets-store-csi-driver-provider": "v3.1.3-eksbuild.1",
 }
 

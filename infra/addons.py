@@ -46,8 +46,9 @@ class Addons(Construct):
             nodes.add_resource_dependency(addon)
         later = [
             self._add("coredns", {}),
-            self._add("aws-fsx-csi-driver", _tolerant("node"), {"fsx-csi-controller-sa": self._fsx_role()}),
-            self._add("eks-node-monitoring-agent", _tolerant("monitoringAgent")),
+            self._add("aws-fsx-csi-driver", {}, {"fsx-csi-controller-sa": self._fsx_role()}),
+            # The agent tolerates every taint by default; the GPU health checks beside it do not.
+            self._add("eks-node-monitoring-agent", {"dcgmAgent": {"tolerations": TOLERATE_ALL}}),
         ]
         if self._env.secrets:
             later.append(self._add("aws-secrets-store-csi-driver-provider", {"tolerations": TOLERATE_ALL}))
@@ -111,7 +112,3 @@ class Addons(Construct):
             service_account=SERVICE_ACCOUNT,
             role_arn=role.role_arn,
         ).add_resource_dependency(self._agent)
-
-
-def _tolerant(section: str) -> dict[str, Any]:
-    return {section: {"tolerations": TOLERATE_ALL}}

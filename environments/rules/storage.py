@@ -31,7 +31,7 @@ def size_is_a_step(env: Environment) -> Iterator[Problem]:
     size = section.size_gib
     if section.efa:
         step = EFA_STEP_GIB[section.throughput_mbps_per_tib]
-        if size <= 0 or size % step:
+        if size % step:
             yield Problem(
                 "file_system.size_gib",
                 f"{size} is not a multiple of {step}, which an EFA server holds at "
@@ -40,7 +40,7 @@ def size_is_a_step(env: Environment) -> Iterator[Problem]:
                 f"use {max(1, -(-size // step)) * step}, another throughput, or efa: false",
                 "Lustre guide, increase-storage-capacity",
             )
-    elif size != _SMALLEST_GIB and (size <= 0 or size % _STEP_GIB):
+    elif size != _SMALLEST_GIB and size % _STEP_GIB:
         yield Problem(
             "file_system.size_gib",
             f"{size} is not a size that FSx has",

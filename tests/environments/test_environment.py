@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 
 from environments.environment import Environment, InvalidEnvironmentError, find, load, names, parse
 from environments.files import write_value
+from environments.instance_types import INSTANCE_TYPES
 from environments.rules import not_ready
 
 pytestmark = pytest.mark.unit
@@ -132,3 +134,24 @@ def test_writing_into_what_is_not_yaml_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidEnvironmentError):
         write_value(path, "name", "x")
     assert path.read_text() == "name: ["
+
+
+def test_the_whole_matrix_of_families_and_capacities_is_judged_by_the_rules() -> None:
+    """Every family with every kind of capacity, size, endpoint and file system: only blocks of g6e are refused."""
+    block = {"kind": "capacity-block", "reservation": "cr-0123456789abcdef0"}
+    block |= {"start": "2027-03-01T11:30:00Z", "end": "2027-03-15T11:30:00Z"}
+    kinds = [{"kind": "on-demand"}, {"kind": "odcr", "reservation": "cr-0123456789abcdef0"}, block]
+    cidr: dict[str, object] = {"endpoint": "cidr", "endpoint_cidrs": ["198.51.100.0/24"]}
+    endpoints: list[dict[str, object]] = [{"endpoint": "public"}, {"endpoint": "private"}, cidr]
+    judged, refused = 0, set()
+    for name, row in INSTANCE_TYPES.items():
+        for capacity, nodes, endpoint, efa in product(kinds, (1, 2, 8, 64), endpoints, (False, True)):
+            judged += 1
+            batch = {"data": {"global_batch_size": nodes * row.gpus}}
+            fields = {"instance_type": name, "capacity": capacity, "nodes": nodes, "file_system": {"efa": efa}}
+            try:
+                environment(**fields, **endpoint, training=batch)
+            except InvalidEnvironmentError:
+                refused.add((name, capacity["kind"]))
+    assert judged == 648
+    assert refused == {("g6e.48xlarge", "capacity-block")}

@@ -13,6 +13,7 @@ import pytest
 
 from environments.environment import Environment, InvalidEnvironmentError, find, load, names, parse
 from environments.instance_types import INSTANCE_TYPES
+from environments.versions import KUBERNETES
 from infra.templates import Templates
 
 RESERVATION = "cr-0123456789abcdef0"
@@ -35,6 +36,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "egress": ("nat", "endpoints"),
     "plugins": ("by-stack", "by-cli"),
     "interfaces": ("recommended", "classic"),
+    "kubernetes_version": KUBERNETES,
 }
 Choice = dict[str, Any]
 
@@ -52,6 +54,7 @@ def environment_of(choice: Choice, name: str) -> Environment:
         "interfaces": choice["interfaces"],
         "nodes": choice["nodes"],
         "capacity": CAPACITY[choice["capacity"]],
+        "kubernetes_version": choice["kubernetes_version"],
         "endpoint": choice["endpoint"],
         "endpoint_cidrs": ["198.51.100.0/24"] if choice["endpoint"] == "cidr" else [],
         "plugins": choice["plugins"],
@@ -86,7 +89,7 @@ def pairs_of(choice: Choice) -> set[tuple[str, str]]:
 
 def all_pairs() -> list[Choice]:
     """Few points in which every allowed pair of choices occurs: greedy, and the same each time."""
-    points = [dict(zip(AXES, values, strict=True)) for values in product(*AXES.values())][::7]
+    points = [dict(zip(AXES, values, strict=True)) for values in product(*AXES.values())][::11]
     points = [point for point in points if valid(point)]
     pairs = [pairs_of(point) for point in points]
     missing, chosen = set().union(*pairs), []
@@ -95,6 +98,15 @@ def all_pairs() -> list[Choice]:
         missing -= pairs[best]
         chosen.append(points[best])
     return chosen
+
+
+@pytest.fixture(scope="session")
+def missing_pairs() -> set[tuple[str, str]]:
+    """Pairs of choices that occur nowhere in the matrix."""
+    every: set[tuple[str, str]] = set()
+    for first, second in combinations(AXES, 2):
+        every |= {(f"{first}={one}", f"{second}={two}") for one, two in product(AXES[first], AXES[second])}
+    return every - set().union(*map(pairs_of, all_pairs()))
 
 
 @dataclass(frozen=True)

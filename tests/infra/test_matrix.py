@@ -15,7 +15,7 @@ from infra.template_rules import TEMPLATE_RULES
 if TYPE_CHECKING:
     from conftest import Matrix
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 def test_validator_and_nag_find_nothing(matrix: Matrix) -> None:
