@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ops.local.kubernetes.objects import is_terminating, name_of, seconds
-from ops.local.kubernetes.testing import Scenario, about
+from tests.support.simulated_cluster import Scenario, about
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.unit
 
 Spec = dict[str, Any]
 
@@ -58,7 +58,7 @@ def test_failjob_93(scenario: Scenario, base: Spec) -> None:
     assert all(p["metadata"]["deletionGracePeriodSeconds"] == 60 for p in _ending(scenario))
     assert scenario.status("failed", "terminating", "active") == (3, 2, None)
     scenario.wait_for("Failed")
-    assert about(scenario.condition_at("Failed"), 7, scenario.scale)
+    assert about(scenario.condition_at("Failed"), 7)
     assert scenario.conditions()["Failed"] == ("PodFailurePolicy", message)
     assert scenario.status("failed", "terminating", "succeeded") == (3, 0, None)
 
@@ -75,7 +75,7 @@ def test_failjob_93_with_a_stuck_pod(scenario: Scenario, base: Spec) -> None:
     assert "Failed" not in scenario.conditions()
     assert scenario.status("terminating") == (2,)
     for pod in _ending(scenario):
-        scenario.core.delete_namespaced_pod(name_of(pod), scenario.namespace, grace_period_seconds=0)
+        scenario.delete_pod(pod, 0)
     scenario.wait_for("Failed")
 
 
@@ -146,44 +146,28 @@ def test_early_exit_0_completes_the_index_for_good(scenario: Scenario, base: Spe
 
 
 def test_deadline_then_stuck_pods_and_no_time_to_live(scenario: Scenario, base: Spec) -> None:
-    """https://kubernetes.io/docs/concepts/workloads/controllers/ttlafterfinished/
-
-    activeDeadlineSeconds bound the work itself and are not scaled.
-    """
-    scenario.start(base | {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 2}, term="never")
+    """https://kubernetes.io/docs/concepts/workloads/controllers/ttlafterfinished/"""
+    scenario.start(base | {"activeDeadlineSeconds": 10, "ttlSecondsAfterFinished": 2}, term="never")
     scenario.wait_for("FailureTarget")
     reason = ("DeadlineExceeded", "Job was active longer than specified deadline")
     assert scenario.conditions() == {"FailureTarget": reason}
-    start_s = seconds(scenario.status("startTime")[0])
-    assert 1.0 <= scenario.started_s + scenario.condition_at("FailureTarget") * scenario.scale - start_s < 2.0
-    scenario.at(40)
+    start_s = seconds(scenario.status("startTime")[0]) - scenario.started_s
+    assert about(scenario.condition_at("FailureTarget") - start_s, 10)
+    scenario.at(50)
     assert "Failed" not in scenario.conditions()
     assert scenario.status("failed") == (3,)
-    scenario.batch.delete_namespaced_job("job", scenario.namespace, propagation_policy="Background")
-    for pod in _ending(scenario):
-        scenario.core.delete_namespaced_pod(name_of(pod), scenario.namespace, grace_period_seconds=0)
 
 
 def test_time_to_live_deletes_the_job_and_its_pods(scenario: Scenario, base: Spec) -> None:
     """https://kubernetes.io/docs/concepts/workloads/controllers/ttlafterfinished/"""
-    scenario.start(base | {"ttlSecondsAfterFinished": 20})
+    scenario.start(base | {"ttlSecondsAfterFinished": 5})
     for index in range(2):
         scenario.exit(index, 0)
     scenario.wait_for("Complete")
-    scenario.wait(lambda: not scenario.batch.list_namespaced_job(scenario.namespace).items, 60)
+    complete_s = scenario.condition_at("Complete")
+    scenario.wait(lambda: not scenario.jobs(), 20)
+    assert about(scenario.now_s - scenario.started_s - complete_s, 5)
     assert scenario.pods() == []
-
-
-def test_plain_job_with_on_failure_restarts_in_place(scenario: Scenario) -> None:
-    """https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy"""
-    scenario.start({"completions": 1, "parallelism": 1, "backoffLimit": 6}, pod={"restartPolicy": "OnFailure"})
-    name = name_of(scenario.exit_any(1))
-    scenario.wait(lambda: _restarts(scenario) >= 1, 60)
-    assert [name_of(p) for p in scenario.pods()] == [name]
-
-
-def _restarts(scenario: Scenario) -> int:
-    return int(scenario.pods()[0]["status"]["containerStatuses"][0]["restartCount"])
 
 
 def test_scaling_down_removes_the_highest_index_uncounted(scenario: Scenario, base: Spec) -> None:

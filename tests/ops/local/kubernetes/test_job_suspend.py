@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kubernetes import client
 
+from ops.local.kubernetes.errors import ApiError
 from ops.local.kubernetes.jobs.backoff import FAILURES
 from ops.local.kubernetes.objects import annotations_of, finalizers_of, name_of, seconds
-from ops.local.kubernetes.testing import Scenario, about, created_s
+from tests.support.simulated_cluster import Scenario, about, created_s
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.unit
 
 BASE: dict[str, Any] = {
     "completionMode": "Indexed",
@@ -32,7 +32,7 @@ BASE: dict[str, Any] = {
 
 
 def _resumed_at(scenario: Scenario) -> float:
-    return (min(created_s(p) for p in scenario.pods()) - scenario.started_s) / scenario.scale
+    return min(created_s(p) for p in scenario.pods()) - scenario.started_s
 
 
 @pytest.mark.parametrize("code", [0, 1, 92, 143])
@@ -48,13 +48,13 @@ def test_suspend_exit_codes_not_counted(scenario: Scenario, code: int) -> None:
     scenario.at(12)
     scenario.patch(suspend=False)
     scenario.wait(lambda: scenario.status("ready") == (3,), 20)
-    assert about(_resumed_at(scenario), 12, scenario.scale)
+    assert about(_resumed_at(scenario), 12)
     suspended = next(c for c in scenario.job()["status"]["conditions"] if c["type"] == "Suspended")
     assert (suspended["status"], suspended["reason"]) == ("False", "JobResumed")
     assert {annotations_of(p)[FAILURES] for p in scenario.pods()} == {"0"}
     assert scenario.status("succeeded", "failed", "completedIndexes") == (None, None, None)
     restarted_s = seconds(scenario.status("startTime")[0])
-    assert about((restarted_s - scenario.started_s) / scenario.scale, 12, scenario.scale)
+    assert about((restarted_s - scenario.started_s), 12)
 
 
 def test_suspend_resume_before_pods_are_gone(scenario: Scenario) -> None:
@@ -68,7 +68,7 @@ def test_suspend_resume_before_pods_are_gone(scenario: Scenario) -> None:
     assert {name_of(p) for p in scenario.pods()} == old
     assert scenario.status("active", "terminating") == (None, 3)
     scenario.wait(lambda: scenario.status("ready") == (3,), 40)
-    assert about(_resumed_at(scenario), 21, scenario.scale)
+    assert about(_resumed_at(scenario), 21)
 
 
 def test_suspend_keeps_completed_index(scenario: Scenario) -> None:
@@ -89,28 +89,31 @@ def test_suspend_keeps_completed_index(scenario: Scenario) -> None:
 def test_deadline_and_suspend(scenario: Scenario) -> None:
     """https://kubernetes.io/docs/concepts/workloads/controllers/job/#job-termination-and-cleanup
 
-    From 1.36 on a resumed Job has its whole budget again; the deadline is real time, not scaled.
+    From 1.36 on a resumed Job has its whole budget again.
     """
-    scenario.start(BASE | {"activeDeadlineSeconds": 2})
+    scenario.start(BASE | {"activeDeadlineSeconds": 20})
+    scenario.at(2)
     scenario.patch(suspend=True)
-    scenario.at(50)
+    scenario.at(27)
     scenario.patch(suspend=False)
-    scenario.wait(lambda: scenario.status("ready") == (3,), 20)
+    scenario.wait(lambda: scenario.status("ready") == (3,), 5)
+    assert about(_resumed_at(scenario), 27)
     assert "FailureTarget" not in scenario.conditions()
     scenario.wait_for("FailureTarget")
     reason = ("DeadlineExceeded", "Job was active longer than specified deadline")
     assert scenario.conditions()["FailureTarget"] == reason
-    assert scenario.condition_at("FailureTarget") * scenario.scale == pytest.approx(4.5, abs=0.8)
+    assert about(scenario.condition_at("FailureTarget"), 47)
 
 
 def test_suspended_template_takes_a_new_node_selector_and_nothing_else(scenario: Scenario) -> None:
     """https://kubernetes.io/docs/concepts/workloads/controllers/job/#mutable-scheduling-directives-for-suspended-jobs"""
     scenario.create(BASE | {"suspend": True})
     scenario.patch(template={"spec": {"nodeSelector": {"kubernetes.io/os": "linux"}}})
-    with pytest.raises(client.ApiException) as refused:
+    with pytest.raises(ApiError) as refused:
         scenario.patch(template={"spec": {"terminationGracePeriodSeconds": 1}})
-    assert refused.value.status == 422
-    assert "field is immutable" in refused.value.body
+    assert refused.value.code == 422
+    assert "field is immutable" in refused.value.message
+    scenario.run(5)
     assert scenario.pods() == []
 
 
@@ -118,7 +121,7 @@ def test_delete_without_propagation_orphans(scenario: Scenario) -> None:
     """https://kubernetes.io/docs/concepts/architecture/garbage-collection/#orphaned-dependents"""
     scenario.start(BASE)
     old = {name_of(p) for p in scenario.pods()}
-    scenario.batch.delete_namespaced_job("job", scenario.namespace)
+    scenario.delete_job()
     scenario.wait(lambda: all(not finalizers_of(p) for p in scenario.pods()), 10)
     scenario.create(BASE)
     scenario.wait(lambda: scenario.status("ready") == (3,), 20)
@@ -131,21 +134,21 @@ def test_delete_without_propagation_orphans(scenario: Scenario) -> None:
 def test_delete_in_the_foreground_waits_for_the_pods(scenario: Scenario) -> None:
     """https://kubernetes.io/docs/concepts/architecture/garbage-collection/#foreground-deletion"""
     scenario.start(BASE, term=(10, 143))
-    scenario.batch.delete_namespaced_job("job", scenario.namespace, propagation_policy="Foreground")
+    scenario.delete_job("Foreground")
     scenario.at(4)
     assert finalizers_of(scenario.job()) == ["foregroundDeletion"]
-    with pytest.raises(client.ApiException) as taken:
+    with pytest.raises(ApiError) as taken:
         scenario.create(BASE)
-    assert taken.value.status == 409
-    assert 'object is being deleted: jobs.batch \\"job\\" already exists' in taken.value.body
-    scenario.wait(lambda: not scenario.batch.list_namespaced_job(scenario.namespace).items, 30)
+    assert taken.value.code == 409
+    assert taken.value.message == 'object is being deleted: jobs.batch "job" already exists'
+    scenario.wait(lambda: not scenario.jobs(), 30)
     assert scenario.pods() == []
 
 
 def test_delete_in_the_background_lets_a_new_job_start_at_once(scenario: Scenario) -> None:
     """https://kubernetes.io/docs/concepts/architecture/garbage-collection/#background-deletion"""
     scenario.start(BASE, term=(20, 143))
-    scenario.batch.delete_namespaced_job("job", scenario.namespace, propagation_policy="Background")
+    scenario.delete_job("Background")
     scenario.create(BASE)
     scenario.wait(lambda: scenario.status("ready") == (3,), 15)
     assert len(scenario.pods()) == 6
