@@ -83,6 +83,8 @@ class SteadfastBackend(Backend):
         self._layout, self._digest = layout, layout.digest
         count = self._config.host_slots
         arena = self._arena
+        if arena is None and self._writer.stuck_pids:
+            self._directory.forget(layout.rank)  # fenced: what the stuck writer maps is not this arena any more
         if arena is None or (arena.rank, arena.slot_bytes) != (layout.rank, layout.slot_bytes):
             check_memory(
                 layout.slot_bytes * count, ranks_here, self._config.max_host_fraction, self._directory.path, count
@@ -280,9 +282,9 @@ class SteadfastBackend(Backend):
         """See `Backend`."""
         return self._last is not None and self._last.position.step == step and self._last.persist
 
-    def measured(self) -> tuple[float | None, float | None]:
+    def persist_s(self) -> float | None:
         """See `Backend`."""
-        return None, self._saves.last_commit_s
+        return self._saves.last_commit_s
 
     def overheads(self) -> dict[str, Any]:
         """See `Backend`."""

@@ -102,8 +102,8 @@ class Backend(Protocol):
     def will_persist(self, step: int) -> bool:
         """Whether the newest launch goes to storage."""
 
-    def measured(self) -> tuple[float | None, float | None]:
-        """`(cost of a save to training, launch to commit)` in seconds."""
+    def persist_s(self) -> float | None:
+        """Rank 0: from launch to commit, the last time."""
 
     def overheads(self) -> dict[str, Any]:
         """For the report."""

@@ -29,6 +29,7 @@ from trainer.checkpoint.records import METADATA, Commit, FileRecord, checksum
 from trainer.checkpoint.retention import prune
 from trainer.checkpoint.saves import Session
 from trainer.checkpoint.storage import PosixStorage
+from trainer.checkpoint.worker import discard
 from trainer.checkpoint.writer import CancelledError, seal_generation
 from trainer.config import CheckpointConfig
 from trainer.events import Event, Ledger
@@ -121,8 +122,8 @@ class NvrxSaver:
 
     def close(self) -> None:
         """End the worker."""
-        self._queue.async_calls.clear()
-        self._queue.close(abort=True)
+        if self._queue.persistent_caller is not None:
+            discard(self._queue)
 
 
 class ComparisonBackend(Backend):
@@ -322,9 +323,9 @@ class ComparisonBackend(Backend):
         """See `Backend`: whatever is launched."""
         return True
 
-    def measured(self) -> tuple[float | None, float | None]:
+    def persist_s(self) -> float | None:
         """See `Backend`."""
-        return self._commit_s, self._commit_s
+        return self._commit_s
 
     def overheads(self) -> dict[str, Any]:
         """See `Backend`."""

@@ -31,7 +31,7 @@ from trainer.checkpoint.backend import make_backend
 from trainer.checkpoint.backend_types import Backend, Launch, StateNow
 from trainer.checkpoint.chain import Position, take_attempt
 from trainer.checkpoint.decisions import Action, Board, Decision
-from trainer.checkpoint.interval import Interval
+from trainer.checkpoint.interval import Interval, SaveCost
 from trainer.checkpoint.layout import gather, plan
 from trainer.checkpoint.records import Attempt
 from trainer.checkpoint.restore import Loaded, Restorer
@@ -145,6 +145,9 @@ class CheckpointEngine:
         )
         self._backend.begin(session)
         self._interval = Interval(self._config, restored.step, time.monotonic())
+        self._cost = SaveCost()
+        self._decided_s: float | None = None
+        self._launched = False
         self._last_saved = restored.step if restored.generation else -1
         if control.rank == 0:
             self._published = restored.step
@@ -173,6 +176,7 @@ class CheckpointEngine:
         """What happens after `step`. Rank 0 publishes what happens after the next."""
         board, control = self._open_board()
         if control.rank == 0 and step + 1 > self._published:
+            self._time_step()
             self._publish(self._judge(step + 1))
         decision = board.of(step)
         self._backend.settle(decision, self._bound)
@@ -271,7 +275,6 @@ class CheckpointEngine:
         if (wish := self._backend.stop_seen()) is not None:
             self._stopping = True
             return Decision(step, Action.STOP, stage, wish)
-        self._measure()
         now_s = time.monotonic()
         persist = self._interval.due(step, now_s)
         every = self._config.snapshot_every
@@ -284,8 +287,13 @@ class CheckpointEngine:
         self._interval.saved(step, now_s)
         return Decision(step, Action.PERSIST, stage, persist)
 
-    def _measure(self) -> None:
-        self._interval.cost_s, self._interval.persist_s = self._backend.measured()
+    def _time_step(self) -> None:
+        """From one decision to the next."""
+        now_s = time.monotonic()
+        if self._decided_s is not None:
+            self._cost.step(now_s - self._decided_s, saving=self._launched or self.saving)
+        self._decided_s, self._launched = now_s, False
+        self._interval.cost_s, self._interval.persist_s = self._cost.last_s, self._backend.persist_s()
 
     # launches
 
@@ -294,7 +302,7 @@ class CheckpointEngine:
         self._rebind()
         wait_s = self._config.drain_timeout_s if patient or self._config.overlap == "wait" else 0.0
         position = Position(self._restored.attempt, step)
-        self._last_saved = step
+        self._last_saved, self._launched = step, True
         launch = Launch(position, self._restored.generation, persist, stage, wait_s)
         self._backend.launch(launch, StateNow(self._tensors, self._bound, self._state.host_state()))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 from dataclasses import dataclass
 
 from trainer.config import CheckpointConfig, parse_interval
@@ -18,6 +20,27 @@ def young_daly_s(cost_s: float, mtbf_s: float) -> float:
         return mtbf_s
     x = cost_s / (2 * mtbf_s)
     return math.sqrt(2 * cost_s * mtbf_s) * (1 + math.sqrt(x) / 3 + x / 9) - cost_s
+
+
+class SaveCost:
+    """What a save takes from training, from the steps beside it: blocked, and slowed down while it is written."""
+
+    def __init__(self) -> None:
+        self._undisturbed: deque[float] = deque(maxlen=100)
+        self._disturbed: list[float] = []
+        self.last_s: float | None = None
+        """Of the newest save that is over."""
+
+    def step(self, took_s: float, *, saving: bool) -> None:
+        """A step took that long; `saving` if a save began, or was under way, in it."""
+        if saving:
+            self._disturbed.append(took_s)
+            return
+        if self._disturbed and self._undisturbed:
+            usual_s = statistics.median(self._undisturbed)
+            self.last_s = max(0.0, sum(step - usual_s for step in self._disturbed))
+        self._disturbed.clear()
+        self._undisturbed.append(took_s)
 
 
 @dataclass

@@ -238,8 +238,7 @@ class Saves:
                 save.reported.add(phase)
                 self._reached(save, phase, outcome)
         if not save.done and not self._writer.alive:
-            self._writer.replace()
-            self._finish(save, error="the writer process died")
+            self._bury_writer(f"the writer process {self._writer.pid} died")
 
     def _reached(self, save: Save, phase: Phase, outcome: Outcome) -> None:
         step, generation = save.position.step, save.position.name
@@ -309,11 +308,18 @@ class Saves:
     def _overdue(self, save: Save) -> None:
         """A wait without a bound is a hang: end the writer, and say what it hung in."""
         state = "hangs in the kernel (state D)" if self._writer.uninterruptible else "does not answer"
-        error = f"the writer process {self._writer.pid} {state}"
+        self._bury_writer(f"the writer process {self._writer.pid} {state}")
+        if not save.done:  # its copy hangs, not its writer
+            self._finish(save, error="the copy from the device is not done")
+
+    def _bury_writer(self, error: str) -> None:
+        """Replace it; all it had is lost, and what it may still read stays fenced."""
         self._writer.replace()
         stuck = bool(self._writer.stuck_pids)
-        self._finish(save, error=error)
-        save.slot_free = not stuck
+        for save in self._saves:
+            if save.submitted and not save.done:
+                self._finish(save, error=error)
+                save.slot_free = not stuck
 
     # through the store
 

@@ -44,9 +44,22 @@ class WriterProcess:
         self._queue: Any = None
         self._started = 0
         self._lingering: list[int] = []
+        self._end_strays()
         self.replaced = 0
         """How often the process had to be replaced."""
         self._start()
+
+    def _end_strays(self) -> None:
+        """Writers of a dead trainer die with it, but one in state D may not have, and still read the arena."""
+        for note in self._scratch.glob(f"writer.{self._rank}.*"):
+            trainer, pid = int(note.name.split(".")[2]), int(note.read_text() or 0)
+            if trainer != os.getpid() and is_writer(pid, note.stat().st_mtime):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                if not _gone(pid, timeout_s=1.0):
+                    log.error("writer %s of the dead trainer %s hangs in the kernel", pid, trainer)
+                    self._lingering.append(pid)
+            note.unlink(missing_ok=True)
 
     def _start(self) -> None:
         from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue
@@ -94,7 +107,7 @@ class WriterProcess:
     @property
     def stuck_pids(self) -> list[int]:
         """Replaced processes that the kernel has not let go of: they may still read the arena."""
-        self._lingering = [pid for pid in self._lingering if psutil.pid_exists(pid)]
+        self._lingering = [pid for pid in self._lingering if _running(pid)]
         return self._lingering
 
     def submit(self, request: writer.Request) -> None:
@@ -121,19 +134,9 @@ class WriterProcess:
         self._discard()
 
     def _discard(self) -> None:
-        caller, process = self._queue.persistent_caller, self._process
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
-        process.join(timeout=1.0)
-        if process.is_alive():
-            self._lingering.append(process.pid)
-        for queue in (caller.queue, caller.preload_q, caller.comp_q):
-            queue.cancel_join_thread()
-            queue.close()
-        # so that NVRx's __del__ finds nothing to wait for
-        self._queue.async_calls.clear()
-        caller.process = None
-        self._queue.persistent_caller = None
+        pid = self.pid
+        if not discard(self._queue):
+            self._lingering.append(pid)
         self._ready.unlink(missing_ok=True)
 
     def wait_ready(self, timeout_s: float) -> bool:
@@ -142,6 +145,45 @@ class WriterProcess:
         while not self.ready and time.monotonic() < end:
             time.sleep(0.01)
         return self.ready
+
+
+def discard(queue: Any) -> bool:
+    """End a queue's worker in bounded time, which its own `close()` does not; False if the kernel keeps it."""
+    caller = queue.persistent_caller
+    process = caller.process
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+    process.join(timeout=1.0)
+    for channel in (caller.queue, caller.preload_q, caller.comp_q):
+        channel.cancel_join_thread()
+        channel.close()
+    # so that NVRx's __del__ finds nothing to wait for
+    queue.async_calls.clear()
+    caller.process = queue.persistent_caller = None
+    return not process.is_alive()
+
+
+def is_writer(pid: int, noted_s: float) -> bool:
+    """Whether `pid` is still the process that wrote its number down then."""
+    try:
+        process = psutil.Process(pid)
+        return process.create_time() <= noted_s + 1 and any("spawn_main" in part for part in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _gone(pid: int, timeout_s: float) -> bool:
+    end = time.monotonic() + timeout_s
+    while _running(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not _running(pid)
 
 
 @contextlib.contextmanager
