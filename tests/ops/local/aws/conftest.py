@@ -110,9 +110,9 @@ class World:
         return {o["OutputKey"]: o["OutputValue"] for o in stack.get("Outputs", [])}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """An emulated AWS of the module's own."""
+    """An emulated AWS for all modules: starting one takes seconds, and each module leaves nothing in it."""
     aws = LocalAws(tmp_path_factory.mktemp("aws"))
     aws.start(Settings(time_scale=TIME_SCALE))
     yield World(aws)
