@@ -111,13 +111,19 @@ class LocalCluster:
         while time.monotonic() < deadline:
             if server is not None and server.poll() is not None and not self.is_running():
                 break
-            if self._server_pid() is not None and self._answers():
+            if self._answers():
                 return
             time.sleep(0.05)
         tail = self._layout.log.read_text(errors="replace")[-2000:] if self._layout.log.exists() else ""
         raise ClusterError(f"the local Kubernetes did not start; its log {self._layout.log} ends with:\n{tail}")
 
     def _answers(self) -> bool:
+        """The living server listens; an address left by a dead one may be somebody else's by now."""
+        pid = self._server_pid()
+        if pid is None or not self._layout.address.exists():
+            return False
+        if json.loads(self._layout.address.read_text())["pid"] != pid:
+            return False
         try:
             return self._request("GET", "/readyz", None)[0] == 200
         except OSError:
@@ -135,9 +141,9 @@ class LocalCluster:
             connection.close()
 
     def _server_pid(self) -> int | None:
-        if not self._layout.address.exists():
+        if not self._layout.pid.exists():
             return None
-        pid = int(json.loads(self._layout.address.read_text())["pid"])
+        pid = int(self._layout.pid.read_text() or 0)
         return pid if processes.runs(pid, "ops.local.kubernetes.daemon") else None
 
     def api_client(self) -> client.ApiClient:
@@ -155,10 +161,15 @@ class LocalCluster:
         if not self._layout.root.exists():
             return
         pods = self._stored_pods()
-        wanted = json.loads(self._layout.settings.read_text())["substitutions"]["network"]
-        network = choose_network(self.environment, wanted)
+        network = choose_network(self.environment, self._wanted_network())
         remove_everything(self.environment, self._layout.root, network, Cgroups.find(self.environment), pods)
         shutil.rmtree(self._layout.root)
+
+    def _wanted_network(self) -> str | None:
+        if not self._layout.settings.exists():
+            return None
+        settings = json.loads(self._layout.settings.read_text())
+        return None if (wanted := settings["substitutions"]["network"]) is None else str(wanted)
 
     def _end_server(self) -> None:
         pid = self._server_pid()

@@ -157,6 +157,7 @@ def main() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             sys.exit(f"a server for {layout.root} is running already")
+        layout.pid.write_text(str(os.getpid()))
         Daemon(layout).run()
 
 

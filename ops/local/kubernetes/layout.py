@@ -50,6 +50,11 @@ class Layout:
         return self.root / "lock"
 
     @property
+    def pid(self) -> Path:
+        """The process that holds the lock."""
+        return self.root / "pid"
+
+    @property
     def log(self) -> Path:
         """The server's own output."""
         return self.root / "server.log"

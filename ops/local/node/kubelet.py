@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -9,6 +11,7 @@ from queue import SimpleQueue
 
 from ops.local.kubernetes.endpoints import backends
 from ops.local.kubernetes.errors import ApiError, not_found
+from ops.local.kubernetes.events import record
 from ops.local.kubernetes.kinds import NODE, POD, SERVICE
 from ops.local.kubernetes.nodes import NodeMonitor
 from ops.local.kubernetes.objects import (
@@ -30,6 +33,7 @@ from ops.local.node.substitutions import Substitutions
 
 STATE = "local.steadfast/state"
 _OPERATION_S = 30.0
+_RETRY_S = 1.0
 UP, KILLED, CUT_OFF, PAUSED = "up", "killed", "cut-off", "paused"
 
 
@@ -61,6 +65,7 @@ class Kubelet:
             names=self._names,
         )
         self._workers: dict[str, PodWorker] = {}
+        self._not_before_s: dict[str, float] = {}
         self._operations: SimpleQueue[tuple[Callable[[], Object], Future[Object]]] = SimpleQueue()
         self._services_known: set[str] = set()
         self._hosts_version = -1
@@ -85,11 +90,23 @@ class Kubelet:
         self._point_services()
         self._write_hosts()
         for uid, pod in bound.items():
-            if nodes.get(pod["spec"]["nodeName"]) == UP:
-                self._worker(pod).step(pod)
-            elif is_finished_pod(pod) and uid in self._workers and pod["spec"]["nodeName"] not in nodes:
-                self._workers[uid].step(pod)
+            left_alone = pod["spec"]["nodeName"] not in nodes and is_finished_pod(pod) and uid in self._workers
+            if nodes.get(pod["spec"]["nodeName"]) == UP or left_alone:
+                self._look_after(pod)
         self._sweep(bound, nodes)
+
+    def _look_after(self, pod: Object) -> None:
+        """One pod's trouble is told in an event, tried again, and is none of the other pods' business."""
+        uid, now_s = uid_of(pod), time.monotonic()
+        if now_s < self._not_before_s.get(uid, 0.0):
+            return
+        try:
+            self._worker(pod).step(pod)
+            self._not_before_s.pop(uid, None)
+        except Exception as error:
+            traceback.print_exc()
+            self._not_before_s[uid] = now_s + _RETRY_S
+            record(self._store, pod, "Warning", "FailedSync", f"{type(error).__name__}: {error}")
 
     def _worker(self, pod: Object) -> PodWorker:
         uid = uid_of(pod)

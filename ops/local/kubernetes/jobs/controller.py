@@ -19,7 +19,6 @@ from ops.local.kubernetes.objects import (
     controller_of,
     drop_finalizer,
     finalizers_of,
-    is_finished_pod,
     is_terminating,
     name_of,
     namespace_of,
@@ -111,7 +110,8 @@ class JobController:
             return
         if is_terminating(view.job):
             return
-        new = [p for p in view.tracked if is_finished_pod(p) and uid_of(p) not in memory.noted]
+        ended = [*view.succeeded_tracked, *view.failed_tracked]
+        new = [p for p in ended if uid_of(p) not in memory.noted]
         memory.record.note(new)
         memory.noted |= {uid_of(p) for p in new}
         end = outcome(view, now_s)

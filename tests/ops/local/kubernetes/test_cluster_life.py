@@ -45,7 +45,7 @@ def _until(what: Any, limit_s: float = 20.0) -> Any:
 
 
 def _server_pid(cluster: LocalCluster) -> int:
-    return int(json.loads((cluster.kubeconfig.parent / "server.json").read_text())["pid"])
+    return int((cluster.kubeconfig.parent / "pid").read_text())
 
 
 def _kill_server(cluster: LocalCluster) -> None:

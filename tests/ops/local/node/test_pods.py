@@ -340,3 +340,19 @@ def test_a_pod_that_fits_nowhere_says_why(pods: Any) -> None:
     for name in ("second", "untolerated"):
         pods.core.delete_namespaced_pod(name, pods.namespace)
     pods.cluster.remove_node(pods.namespace)
+
+
+def test_one_pods_trouble_is_told_and_none_of_the_others_business(pods: Any) -> None:
+    """https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/"""
+    volumes = [{"name": "v", "hostPath": {"path": "/proc/version"}}]
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "not/possible"}]}
+    pods.run("bad", "true", container=mount, volumes=volumes)
+    assert pods.result("good", "echo fine") == "fine\n"
+
+    def told() -> Any:
+        events = pods.core.list_namespaced_event(pods.namespace, field_selector="reason=FailedSync").items
+        return [e.message for e in events if e.involved_object.name == "bad"]
+
+    pods.until(told)
+    pods.core.delete_namespaced_pod("bad", pods.namespace)
+    pods.until(lambda: [p["metadata"]["name"] for p in pods.all()] == ["good"])
