@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubernetes import client, config, utils
+from kubernetes import client, config, dynamic, utils
 from kubernetes.client.exceptions import ApiException
 
 from k8s.names import POOL_GPU, POOL_LABEL, ROLE_LABEL, RUN_LABEL, SUBMISSION_LABEL
 from ops.errors import CloudError
 
-NOT_FOUND, CONFLICT, INVALID = 404, 409, 422
+NOT_FOUND = 404
+FIELD_MANAGER = "steadfast"
 DELETION_LIMIT_S = 300.0
 
 
@@ -62,15 +64,21 @@ class Cluster:
                 self._delete(manifest["kind"], manifest["metadata"]["name"])
             raise
 
-    def apply(self, manifest: dict[str, Any]) -> bool:
-        """Create an object unless it exists; True if it was created. Raises ApiException."""
-        try:
-            self._create(manifest)
-        except ApiException as error:
-            if error.status != CONFLICT:
-                raise
-            return False
-        return True
+    def apply(self, manifests: Iterable[dict[str, Any]]) -> None:
+        """Make objects of any kind as the manifests say, whether or not they exist. Raises ApiException."""
+        with tempfile.TemporaryDirectory() as folder:
+            dynamic_client = dynamic.DynamicClient(self._api, cache_file=f"{folder}/discovery.json")
+            for manifest in manifests:
+                metadata = manifest["metadata"]
+                dynamic_client.resources.get(
+                    api_version=manifest["apiVersion"], kind=manifest["kind"]
+                ).server_side_apply(
+                    body=manifest,
+                    name=metadata["name"],
+                    namespace=metadata.get("namespace"),
+                    field_manager=FIELD_MANAGER,
+                    force_conflicts=True,
+                )
 
     def _create(self, manifest: dict[str, Any]) -> None:
         try:

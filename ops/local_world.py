@@ -83,20 +83,18 @@ def _start(call: Call, local: LocalCluster) -> World:
     prepared = data.prepare(root / "data")
     if not prepared.reused:
         call.output.say(f"input: {prepared.train_tokens:,} tokens, {prepared.eval_tokens:,} held out")
+    deployed = LocalAws(call.state / "aws").is_running()  # then its stacks made volumes, its node groups nodes
+    nodes = [] if deployed else _nodes(environment)
     with call.output.working("starting the local Kubernetes"):
-        kubeconfig = local.start(_nodes(call), environment.kubernetes_version, Substitutions(root, PROJECT_ROOT))
+        kubeconfig = local.start(nodes, environment.kubernetes_version, Substitutions(root, PROJECT_ROOT))
         cluster = Cluster.from_kubeconfig(kubeconfig, environment.namespace)
-        for document in cluster_documents(environment):
-            if document["kind"] not in NOT_ON_THIS_MACHINE:
-                cluster.apply(document)
+        if not deployed:
+            wanted = cluster_documents(environment)
+            cluster.apply(document for document in wanted if document["kind"] not in NOT_ON_THIS_MACHINE)
     return World(call, cluster, runs_of(call), local.substitutions())
 
 
-def _nodes(call: Call) -> list[NodeSpec]:
-    """The environment's nodes; none when the emulated AWS is up, whose node groups make them."""
-    if LocalAws(call.state / "aws").is_running():
-        return []
-    environment = call.environment
+def _nodes(environment: Environment) -> list[NodeSpec]:
     gpu = [gpu_node(environment, number) for number in range(environment.nodes + environment.spares)]
     return [*gpu, *(system_node(environment, number) for number in range(environment.system_nodes.nodes))]
 

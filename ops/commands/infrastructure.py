@@ -135,9 +135,8 @@ def _apply_plugins(call: Call, outputs: dict[str, Any]) -> None:
     made = outputs["storage"]
     volume = LustreVolume(made["FileSystemId"], made["FileSystemDnsName"], made["FileSystemMountName"])
     with open_world(call) as world:
-        for document in cluster_documents(call.environment, volume):
-            if world.cluster.apply(document):
-                call.output.say(f"applied {document['kind']} {document['metadata']['name']}")
+        world.cluster.apply(cluster_documents(call.environment, volume))
+    call.output.say("applied device plug-ins, namespace and volumes")
 
 
 def _ask_price(call: Call, question: str) -> None:
