@@ -184,16 +184,17 @@ def _shots(
     if not whens:
         return []
     count = max(spec.runs_per_class, len(whens), len(ranks))
-    return [
-        Shot(class_, w, r) for w, r in zip(_cycled(whens, count, draw), _cycled(ranks, count, draw), strict=True)
-    ]
+    # Once covered, what a run can hold only one of would ask for a run of its own.
+    further = [when for when in whens if when not in (*ONCE_A_RUN, When.RECOVERY)] or whens
+    drawn_whens = [*draw.sample(whens, len(whens)), *_cycled(further, count - len(whens), draw)]
+    return [Shot(class_, w, r) for w, r in zip(drawn_whens, _cycled(ranks, count, draw), strict=True)]
 
 
 def _cycled(values: Sequence[Any], count: int, draw: random.Random) -> list[Any]:
     """Each value once, in a drawn order, then again, until there are enough."""
     out: list[Any] = []
     while len(out) < count:
-        out += draw.sample(list(values), len(values))
+        out += draw.sample(values, len(values))
     return out[:count]
 
 

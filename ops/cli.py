@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ops import failures
-from ops.commands import contents, demo, environment_files, infrastructure, nodes, runs
+from ops.commands import campaign, contents, demo, environment_files, infrastructure, nodes, runs
 
 INTERRUPTED = 130
 
@@ -47,7 +47,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 a bug or a failed verification, 2 invalid input, 3 refused to be safe, "
     "4 something is left over, 5 the cloud or the cluster failed, 6 the training run failed.",
 )
-for group in (environment_files, infrastructure, contents, runs, nodes, demo):
+for group in (environment_files, infrastructure, contents, runs, campaign, nodes, demo):
     group.register(app)
 
 
