@@ -19,8 +19,8 @@ class Gate:
         self.changes = 0
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Around anything that changes emulated state."""
+    def changing(self, counts: bool = True) -> Iterator[None]:
+        """Around anything that changes emulated state; what only reads need not count as a change."""
         with self._quiet:
             self._inside += 1
         try:
@@ -28,7 +28,7 @@ class Gate:
         finally:
             with self._quiet:
                 self._inside -= 1
-                self.changes += 1
+                self.changes += counts
                 self._quiet.notify_all()
 
     @contextmanager

@@ -14,7 +14,7 @@ from moto.moto_server.werkzeug_app import (
 from ops.local.aws import services
 from ops.local.aws.cloudformation import engine, state
 from ops.local.aws.gate import GATE
-from ops.local.aws.services import errors, throttling
+from ops.local.aws.services import errors, requests, throttling
 
 StartResponse = Callable[..., Any]
 
@@ -41,7 +41,7 @@ class Application:
         refusal = throttling.refusal(environ)
         if refusal is not None:
             return refusal(environ, start_response)
-        with GATE.changing():
+        with GATE.changing(counts=not requests.only_reads(environ)):
             return list(errors.answered(self._moto, environ, start_response))
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from werkzeug.wrappers import Response
 
+from ops.local.aws.services import requests
+
 LOG = logging.getLogger(__name__)
 WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -29,16 +31,10 @@ def refusal(code: str, message: str, environ: dict[str, Any], status: int) -> Re
         return Response(body, status, {"x-amzn-ErrorType": code}, content_type="application/x-amz-json-1.1")
     text = message.replace("&", "&amp;").replace("<", "&lt;")
     error = f"<Error><Type>Sender</Type><Code>{code}</Code><Message>{text}</Message></Error>"
-    ec2 = service_of(environ) == "ec2"
+    ec2 = requests.service(environ) == "ec2"
     body = f"<Response><Errors>{error}</Errors></Response>" if ec2 else f"<ErrorResponse>{error}</ErrorResponse>"
-    return Response(error if service_of(environ) == "s3" else body, status, content_type="text/xml")
+    return Response(error if requests.service(environ) == "s3" else body, status, content_type="text/xml")
 
 
 def _speaks_json(environ: dict[str, Any]) -> bool:
-    return "HTTP_X_AMZ_TARGET" in environ or service_of(environ) in ("eks", "lambda", "scheduler")
-
-
-def service_of(environ: dict[str, Any]) -> str:
-    """The service that the request is signed for."""
-    scope = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].split(",")[0].split("/")
-    return scope[3] if len(scope) > 3 else ""
+    return "HTTP_X_AMZ_TARGET" in environ or requests.service(environ) in ("eks", "lambda", "scheduler")
