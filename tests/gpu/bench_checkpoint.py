@@ -402,7 +402,9 @@ def summary(arm: Arm, control: list[Window]) -> dict[str, Any]:
     t_ref = statistics.median([s for w in control for s in w.steps_s])
     events = [record for paths in arm.runs for record in read_ledger(paths.events)]
     blocked = [s["blocked_s"] for s in events if s["event"] == "snapshot"]
-    steps_blocked = [cost for w in arm.windows for cost in _costs(w, t_ref)]
+    # the control arm takes the same fingerprints at the same steps
+    usual_s = statistics.median([cost for w in control for cost in _costs(w, t_ref)])
+    steps_blocked = [cost - usual_s for w in arm.windows for cost in _costs(w, t_ref)]
     quiet = [s for w in arm.windows for s in _beside(w)]
     efficiencies = [c.wall_s / w.wall_s for c, w in zip(control, arm.windows, strict=False)]
     commits = [e["commit_s"] for e in events if e["event"] == "committed"]
@@ -417,6 +419,7 @@ def summary(arm: Arm, control: list[Window]) -> dict[str, Any]:
         "blocked_s": _quantiles(blocked or [0.0]),
         "blocked_first_s": arm.first_s,
         "step_excess_s": _quantiles(steps_blocked),
+        "fingerprint_s": usual_s,
         "slowdown_while_writing": statistics.mean(quiet) / t_ref - 1 if quiet else None,
         "commit_s": _quantiles(commits) if commits else None,
         "drain_s": arm.drain_s,

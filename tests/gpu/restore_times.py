@@ -127,6 +127,7 @@ def restore(process: Process) -> None:
     registered.wait(300)
     measure("arena, same process, pinned", again)
     measure("arena, same process, pinned, again", again)
+    measure("storage (written past the page cache)", from_storage)
     measure("storage (page cache)", from_storage)
     measure("dcp.load (page cache)", lambda: dcp_load(process))
     result = {"bytes": nbytes, "imports_and_build_s": process.built_s, "rows": rows, "torch": torch.__version__}

@@ -12,6 +12,7 @@ steps. Only the copy of the first snapshot waits for it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import logging
 import mmap
@@ -19,6 +20,7 @@ import os
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -33,6 +35,9 @@ log = logging.getLogger(__name__)
 PREFIX = "steadfast."
 SLOT_ALIGNMENT_BYTES = 2 << 20
 ALLOCATE_TIMEOUT_S = 300.0
+MADV_POPULATE_READ = 22
+POPULATE_BYTES = 256 << 20
+POPULATE_THREADS = 4
 
 
 class ArenaError(Exception):
@@ -47,9 +52,26 @@ class ArenaDirectory:
         self.run, self.pod = run, pod
         self.path = shm / f"{PREFIX}{run}.{pod}"
         self.path.mkdir(parents=True, exist_ok=True)
+        self._attached: dict[int, mmap.mmap] = {}
         self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o644)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         self._sweep()
+
+    def attach(self, rank: int) -> None:
+        """At the start of a process: map the arena that an earlier one left, and have its pages mapped meanwhile.
+
+        Otherwise a restore takes millions of page faults: 1.9 s for 12 GB on an H200 host, 0.3 s without.
+        """
+        path = self.arena(rank)
+        if path.exists() and path.stat().st_size:
+            with path.open("r+b") as file:
+                self._attached[rank] = mmap.mmap(file.fileno(), 0)
+            threading.Thread(target=_populate, args=(self._attached[rank],), name="arena-map", daemon=True).start()
+
+    def mapped(self, rank: int, total_bytes: int) -> mmap.mmap | None:
+        """What `attach` has mapped, if it has that size."""
+        attached = self._attached.pop(rank, None)
+        return attached if attached is not None and len(attached) == total_bytes else None
 
     def _sweep(self) -> None:
         for other in self.path.parent.glob(f"{PREFIX}*"):
@@ -87,8 +109,23 @@ class ArenaDirectory:
 
     def forget(self, rank: int) -> None:
         """Remove a rank's slots and reports."""
+        self._attached.pop(rank, None)
         for path in self.path.glob(f"rank-{rank:05}.*"):
             path.unlink(missing_ok=True)
+
+
+def _populate(memory: mmap.mmap) -> None:
+    """Fill the page tables; a kernel before 5.14 refuses, and pages are mapped when they are read."""
+    libc = ctypes.CDLL(None)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+    def populate(at: int) -> None:
+        size = min(POPULATE_BYTES, len(memory) - at)
+        libc.madvise(ctypes.c_void_p(start + at), ctypes.c_size_t(size), MADV_POPULATE_READ)
+
+    with ThreadPoolExecutor(POPULATE_THREADS, thread_name_prefix="arena-map") as pool:
+        for _ in pool.map(populate, range(0, len(memory), POPULATE_BYTES)):
+            pass
 
 
 def _abandoned(path: Path) -> bool:
@@ -135,6 +172,8 @@ class Arena:
         return self._stride * self.count
 
     def _open(self) -> mmap.mmap:
+        if (attached := self.directory.mapped(self.rank, self.total_bytes)) is not None:
+            return attached
         if not self.path.exists() or self.path.stat().st_size != self.total_bytes:
             self.directory.forget(self.rank)
             with self.path.open("wb") as file:

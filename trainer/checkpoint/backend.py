@@ -65,6 +65,7 @@ class SteadfastBackend(Backend):
         self._config, self._paths, self._directory = config, paths, directory
         self._ledger, self._device = ledger, device
         self._started_s = time.monotonic()
+        directory.attach(rank)
         self._writer = WriterProcess(directory.path, rank)
         self._saves = Saves(self._writer, paths, ledger)
         self._arena: Arena | None = None

@@ -1,8 +1,9 @@
 """Rank 0 alone decides about saves, a step ahead; everyone follows.
 
 At the start of step s rank 0 publishes what happens after step s + 1. No rank asks its own clock or its own queue,
-which differ: then nothing would commit. A thread reads ahead, so that training finds the decision in memory; it
-has a connection to the store of its own, since a waiting read would hold up everyone else's.
+which differ: then nothing would commit. A thread reads ahead, so that training finds the decision in memory. It
+asks instead of waiting: a wait inside the store cannot be ended, and would outlive the attempt or abort the
+interpreter.
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from typing import cast
 
-import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 log = logging.getLogger(__name__)
 
-READ_TIMEOUT_S = 10.0
+PAUSES_S = (0.001, 0.1)
+"""Between two questions: at first, and at most."""
 KEPT_STEPS = 64
 """Decisions that stay in the store; every rank has read older ones, since steps contain collectives."""
 STOP_KEY = "stop"
@@ -81,8 +81,11 @@ class Board:
         self._closed = False
         self.waited_s = 0.0
         """What training has waited for decisions, in all."""
+        self._hurry = threading.Event()
+        self._thread: threading.Thread | None = None
         if rank != 0:
-            threading.Thread(target=self._read_ahead, args=(first,), name="decisions", daemon=True).start()
+            self._thread = threading.Thread(target=self._read_ahead, args=(first,), name="decisions", daemon=True)
+            self._thread.start()
 
     def publish(self, decision: Decision) -> None:
         """Rank 0: for its own use at once; `send` brings it to the others."""
@@ -99,6 +102,8 @@ class Board:
     def of(self, step: int) -> Decision:
         """The decision about `step`. Raises TimeoutError naming rank 0."""
         started = time.monotonic()
+        if step not in self._known:
+            self._hurry.set()
         with self._changed:
             if not self._changed.wait_for(lambda: step in self._known, self._timeout_s):
                 raise TimeoutError(f"rank 0 has decided nothing about step {step} for {self._timeout_s} s")
@@ -112,23 +117,34 @@ class Board:
             return min((d.step for d in self._known.values() if d.action is Action.STOP), default=None)
 
     def close(self) -> None:
-        """The reading thread ends within its timeout."""
+        """End the reading thread."""
         self._closed = True
+        self._hurry.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2.0)
 
     def _read_ahead(self, step: int) -> None:
-        while not self._closed:
-            try:
-                self._store.wait([_key(step)], timedelta(seconds=READ_TIMEOUT_S))
+        try:
+            while self._await(step):
                 decision = Decision.decode(self._store.get(_key(step)).decode())
-            except dist.DistStoreError:
-                continue  # nobody trains; `of` is bounded
-            except RuntimeError as error:
-                log.warning("the store of the decisions is gone: %s", error)
-                return
-            with self._changed:
-                self._known[decision.step] = decision
-                self._changed.notify_all()
-            step += 1
+                with self._changed:
+                    self._known[decision.step] = decision
+                    self._changed.notify_all()
+                step += 1
+        except RuntimeError as error:
+            log.warning("the store of the decisions is gone: %s", str(error).splitlines()[0])
+
+    def _await(self, step: int) -> bool:
+        """Until the decision is there; False if nobody wants it any more."""
+        pause_s, longest_s = PAUSES_S
+        while not self._closed:
+            if self._store.check([_key(step)]):
+                return True
+            if self._hurry.wait(pause_s):
+                self._hurry.clear()
+                pause_s = PAUSES_S[0]
+            pause_s = min(2 * pause_s, longest_s)
+        return False
 
 
 def _own_connection(store: Store) -> Store:

@@ -71,6 +71,24 @@ def _has_size(path: Path, size: int) -> bool:
         return False
 
 
+def clear_failed(directory: Path) -> None:
+    """Free the disk at once; the notes stay until a later commit, for ranks that still wait for this save."""
+    for path in directory.glob("*"):
+        if not path.name.startswith("fail."):
+            path.unlink(missing_ok=True)
+
+
+def sweep_failed(paths: RunPaths, done: Position) -> list[str]:
+    """Remove what failed saves of this attempt have left, once a later one is committed."""
+    gone = []
+    for directory in paths.checkpoints.glob(f"step-*.{done.attempt}"):
+        position = parse_position(directory.name)
+        if position is not None and position.step < done.step and not (directory / COMMIT).exists():
+            remove_tree(directory, first=COMMIT)
+            gone.append(directory.name)
+    return gone
+
+
 def sweep(paths: RunPaths) -> list[str]:
     """Remove what no live attempt owns: directories without commit of older attempts, temporary files.
 

@@ -26,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainer.checkpoint.chain import newest_attempt
+from trainer.checkpoint.chain import Position, newest_attempt
 from trainer.checkpoint.faults import storage_for
 from trainer.checkpoint.records import (
     COMMIT,
@@ -45,8 +45,8 @@ from trainer.checkpoint.records import (
     seal,
 )
 from trainer.checkpoint.reports import Outcome, Phase, report
-from trainer.checkpoint.retention import prune
-from trainer.checkpoint.storage import PosixStorage, Storage, publish, remove_tree
+from trainer.checkpoint.retention import clear_failed, prune, sweep_failed
+from trainer.checkpoint.storage import PosixStorage, Storage, publish
 from trainer.paths import RunPaths
 
 PR_SET_PDEATHSIG = 1
@@ -163,6 +163,7 @@ def _persist(request: Request, image: memoryview, hashes: list[Future[str]]) -> 
         report(request.outcome, Phase.COMMITTED if rank == 0 else Phase.DONE, done)
         if rank == 0:
             pruned = prune(request.paths, request.keep, request.keep_spaced)
+            pruned += sweep_failed(request.paths, Position(request.slot.attempt, request.slot.step))
             storage.reach("pruned", request.directory)
             report(request.outcome, Phase.DONE, replace(done, pruned=pruned))
     except BaseException as error:
@@ -175,7 +176,7 @@ def _give_up(request: Request, error: BaseException) -> None:
     with contextlib.suppress(OSError):  # the disk is full or gone: the trainers pass it on through the store
         (request.directory / failure_name(request.slot.rank)).write_text(reason)
     if request.slot.rank == 0 and not (request.directory / COMMIT).exists():
-        remove_tree(request.directory, first=COMMIT)
+        clear_failed(request.directory)
     report(request.outcome, Phase.DONE, Outcome(ok=False, error=reason))
 
 

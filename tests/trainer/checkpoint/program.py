@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import plain_dcp
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from trainer.checkpoint import CheckpointEngine, ModuleState, PlainControl
+from trainer.checkpoint.chain import candidates
+from trainer.checkpoint.faults import damage
 from trainer.checkpoint.layout import local
 from trainer.config import CheckpointConfig
 from trainer.events import Ledger
@@ -144,6 +151,20 @@ class Rank:
         dist.destroy_process_group()
         self.say("aborted", took_s=time.monotonic() - started)
 
+    def do_damage(self, kind: str, rank: int) -> None:
+        """Harm the newest generation, and forget what is in memory."""
+        dist.barrier()
+        if self.rank == 0:
+            path = damage(self.paths, candidates(self.paths)[0], kind, rank=rank)  # type: ignore[arg-type]
+            self.say("damaged", path=str(path), kind=kind)
+        self.do_forget()
+
+    def do_forget(self) -> None:
+        """As if the pod were new."""
+        for record in Path(self.options["shm"]).rglob(f"rank-{self.rank:05}.slot*.json"):
+            record.unlink()
+        dist.barrier()
+
     def do_say(self, what: str) -> None:
         self.say(what)
 
@@ -193,9 +214,9 @@ class Rank:
         self.say("closed")
 
 
-def main() -> None:
+def live(options: dict[str, Any]) -> None:
+    """A rank's life: the orders, one after another."""
     torch.set_num_threads(1)
-    options = json.loads(sys.argv[1])
     rank = Rank(options)
     for name, *arguments in options["orders"]:
         try:
@@ -204,7 +225,46 @@ def main() -> None:
             rank.say("error", order=name, kind=type(error).__name__, text=str(error))
             if not options.get("go_on"):
                 os._exit(3)
-    os._exit(0)
+
+
+def fork(call: Callable[[], None]) -> int:
+    """A child that does that and ends."""
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        call()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def launch(request: dict[str, Any]) -> None:
+    """Fork the ranks, and write down how each ends."""
+    directory = Path(request["directory"])
+
+    def rank(number: int) -> None:
+        out = os.open(directory / f"{number}.out", os.O_CREAT | os.O_WRONLY)
+        os.dup2(out, 1)
+        os.environ.update({**request["env"], "RANK": str(number)})
+        (plain_dcp.live if request["options"].get("plain") else live)(request["options"])
+
+    pids = [fork(partial(rank, number)) for number in range(request["ranks"])]
+    (directory / "pids.json").write_text(json.dumps(pids))
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    (directory / "codes.tmp").write_text(json.dumps(codes))
+    (directory / "codes.tmp").rename(directory / "codes.json")
+
+
+def main() -> None:
+    """Fork a launcher for every request on stdin."""
+    for line in sys.stdin:
+        fork(partial(launch, json.loads(line)))
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 if __name__ == "__main__":
