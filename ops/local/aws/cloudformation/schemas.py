@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from cfnlint.schema import ResourceNotFoundError
-from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
 from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 from jsonschema.exceptions import ValidationError as SchemaError  # type: ignore[import-untyped]
 from jsonschema.validators import extend  # type: ignore[import-untyped]
@@ -19,15 +20,30 @@ Schema = Mapping[str, Any]
 _IGNORED_KEYWORDS = ("pattern", "format", "patternProperties")
 
 
+@lru_cache(maxsize=1)
+def _folder() -> Path:
+    """cfn-lint's data; importing cfn-lint itself would cost a second of every start."""
+    spec = importlib.util.find_spec("cfnlint")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("cfn-lint is not installed: run `make setup`")
+    return Path(spec.origin).parent / "data" / "schemas"
+
+
+@lru_cache(maxsize=8)
+def _names(region: str) -> Mapping[str, str]:
+    """The region's types, each with the name of its schema's file."""
+    names: dict[str, str] = json.loads((_folder() / "providers" / f"{region}.json").read_text())
+    return names
+
+
 @lru_cache(maxsize=256)
 def schema_of(resource_type: str, region: str) -> Schema | None:
     """The type's schema in the region, or None where AWS has none, as for custom resources."""
-    if resource_type.startswith("Custom::"):
+    name = _names(region).get(resource_type)
+    if name is None:
         return None
-    try:
-        return dict(PROVIDER_SCHEMA_MANAGER.get_resource_schema(region, resource_type).schema)
-    except ResourceNotFoundError:
-        return None
+    schema: Schema = json.loads((_folder() / "resources" / f"{name}.json").read_text())
+    return schema
 
 
 def pointers(schema: Schema, kind: str) -> list[tuple[str, ...]]:
