@@ -5,6 +5,7 @@ https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
 
 from __future__ import annotations
 
+from ops.local.kubernetes.events import record
 from ops.local.kubernetes.kinds import ENDPOINTS, POD, SERVICE
 from ops.local.kubernetes.objects import (
     Object,
@@ -67,6 +68,7 @@ def _write(store: Store, service: Object) -> None:
     ref = Ref(ENDPOINTS, namespace_of(service), name_of(service))
     present = store.peek(ref)
     if present is None:
+        _warn_of_mapped_ports(store, service)
         store.create(
             {
                 "apiVersion": "v1",
@@ -81,6 +83,13 @@ def _write(store: Store, service: Object) -> None:
         )
     elif present.get("subsets") != subsets:
         store.modify(ref_of(present), lambda e: e.update(subsets=subsets))
+
+
+def _warn_of_mapped_ports(store: Store, service: Object) -> None:
+    mapped = [p for p in service["spec"].get("ports") or [] if p["targetPort"] != p["port"]]
+    if mapped and service["spec"].get("clusterIP") != "None":
+        message = "ports are not mapped on this machine: targetPort must equal port"
+        record(store, service, "Warning", "PortsNotMapped", message)
 
 
 def _subsets(pods: list[Object], service: Object) -> list[Object]:

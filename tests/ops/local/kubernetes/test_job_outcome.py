@@ -181,3 +181,16 @@ def test_scaling_down_removes_the_highest_index_uncounted(scenario: Scenario, ba
     scenario.wait(lambda: scenario.living(2), 10)
     annotations = scenario.living(2)["metadata"]["annotations"]
     assert annotations["batch.kubernetes.io/job-index-failure-count"] == "0"
+
+
+@pytest.mark.parametrize(("policy", "at_s"), [("Failed", 30), ("TerminatingOrFailed", 10)])
+def test_a_plain_job_replaces_a_terminating_pod_as_its_policy_says(
+    scenario: Scenario, policy: str, at_s: float
+) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-replacement-policy"""
+    scenario.start({"completions": 1, "parallelism": 1, "podReplacementPolicy": policy}, term=(20, 143))
+    pod = scenario.pods()[0]
+    scenario.delete_pod(pod)
+    scenario.wait(lambda: [p for p in scenario.pods() if name_of(p) != name_of(pod)], 60)
+    assert about(scenario.now_s - scenario.started_s, at_s)
+    assert scenario.status("failed") == (1,)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ops.local.kubernetes.errors import ApiError
 from ops.local.kubernetes.jobs import indexes
 from ops.local.kubernetes.jobs.backoff import GlobalRecord, delay_s
+from ops.local.kubernetes.jobs.failure_policy import verdict
 from ops.local.kubernetes.kinds import CONFIG_MAP, POD
 from ops.local.kubernetes.objects import matches_selector, tolerates
 from ops.local.kubernetes.patch import apply_patch
@@ -54,6 +55,33 @@ def test_global_record_starts_again_after_a_success() -> None:
     record.note([pod("Failed", "05"), pod("Succeeded", "04")])
     assert record.failures == 1
     assert record.ready_at_s(1.0) - record.last_failure_s == 10
+
+
+def _failed_pod(**codes: int) -> dict[str, Any]:
+    ended = [{"name": n, "state": {"terminated": {"exitCode": c}}} for n, c in codes.items()]
+    condition = {"type": "DisruptionTarget", "status": "True"}
+    status = {"phase": "Failed", "containerStatuses": ended, "conditions": [condition]}
+    return {"metadata": {"name": "p", "namespace": "n"}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("on", "codes", "action"),
+    [
+        ({"containerName": "trainer", "operator": "In", "values": [93]}, {"trainer": 93, "side": 0}, "FailJob"),
+        ({"containerName": "trainer", "operator": "In", "values": [93]}, {"trainer": 1, "side": 93}, "Ignore"),
+        ({"operator": "In", "values": [93]}, {"trainer": 1, "side": 93}, "FailJob"),
+        ({"operator": "NotIn", "values": [1]}, {"trainer": 1, "side": 0}, "Ignore"),
+        ({"operator": "NotIn", "values": [1]}, {"trainer": 2, "side": 0}, "FailJob"),
+    ],
+)
+def test_the_first_rule_that_matches_decides(on: dict[str, Any], codes: dict[str, int], action: str) -> None:
+    rules = [
+        {"action": "FailJob", "onExitCodes": on},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+    ]
+    job = {"spec": {"podFailurePolicy": {"rules": rules}}}
+    assert verdict(job, _failed_pod(**codes)).action == action
+    assert verdict({"spec": {}}, _failed_pod(**codes)).action == "Count"
 
 
 @pytest.mark.parametrize(
