@@ -147,4 +147,8 @@ def evaluate(model: torch.nn.Module, batches: Iterator[Tensor], device: torch.de
     model.eval()
     losses = [cross_entropy(model, tokens.to(device, non_blocking=True)) for tokens in batches]
     model.train()
+    # Without a backward pass the root's parameters stay gathered: a save right after would not find its shards.
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
     return torch.stack(losses).mean()
