@@ -102,7 +102,11 @@ _lane: ThreadPoolExecutor | None = None
 
 
 def adopt(trainer_pid: int, ready: Path) -> None:
-    """First request of a new process: die with the trainer, and say that requests are being read."""
+    """First request of a new process: die with the trainer, and say that requests are being read.
+
+    A planned stop signals every process of the pod, and the trainer still wants its last save.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != trainer_pid:  # it died before prctl
         os._exit(1)
