@@ -15,8 +15,9 @@ from trainer.checkpoint.chain import Position
 from trainer.checkpoint.comparison import ComparisonBackend
 from trainer.checkpoint.decisions import Decision
 from trainer.checkpoint.layout import Layout
+from trainer.checkpoint.mail import Session
 from trainer.checkpoint.restore import slot_record
-from trainer.checkpoint.saves import Save, Saves, Session
+from trainer.checkpoint.saves import Save, Saves
 from trainer.checkpoint.staging import (
     CpuStager,
     DeviceStager,
@@ -216,7 +217,7 @@ class SteadfastBackend(Backend):
         self._steps += 1
         undecided = self._config.stage == "auto" and isinstance(self._stager, HostStager)
         if self._steps == STEPS_TO_PEAK and undecided:
-            self._saves.vote(leaves_room(self._layout.slot_bytes, self._device))
+            self._saves.mail.vote(leaves_room(self._layout.slot_bytes, self._device))
 
     def under_way(self) -> bool:
         """See `Backend`."""
@@ -228,6 +229,8 @@ class SteadfastBackend(Backend):
 
     def abandon(self, timeout_s: float) -> bool:
         """See `Backend`."""
+        if self._stager is not None and not self._saves.wait(self._stager.idle, timeout_s):
+            return False
         return self._saves.end(timeout_s)
 
     def close(self) -> None:
@@ -244,7 +247,7 @@ class SteadfastBackend(Backend):
 
     def stop_seen(self) -> str | None:
         """See `Backend`."""
-        return self._saves.stop_seen or self._saves.stop_reason
+        return self._saves.mail.stop_seen or self._saves.stop_reason
 
     def busy(self, *, persist: bool) -> str | None:
         """See `Backend`. Under `wait` the slots are the bound."""
@@ -253,15 +256,13 @@ class SteadfastBackend(Backend):
             return None
         if persist and (writing := [save for save in active if save.persists]):
             return f"{writing[0].position.name} is still being written"
-        if staging := [
-            save for save in active if not save.slot_free and save.position.step != self._saves.whole_step
-        ]:
-            return f"the snapshot of step {staging[0].position.step} is not whole on all ranks yet"
+        if (newest := self._saves.mail.unconfirmed(self._config.commit_timeout_s)) is not None:
+            return f"the snapshot of step {newest.step} is not whole on all ranks yet"
         return None
 
     def stage(self) -> str:
         """See `Backend`."""
-        if self._saves.device_agreed:
+        if self._saves.mail.device_agreed:
             return "device"
         return self._stager.name if self._stager else ""
 

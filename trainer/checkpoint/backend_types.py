@@ -12,7 +12,7 @@ from trainer.checkpoint.arena import Arena
 from trainer.checkpoint.chain import Position
 from trainer.checkpoint.decisions import Decision
 from trainer.checkpoint.layout import Layout
-from trainer.checkpoint.saves import Session
+from trainer.checkpoint.mail import Session
 from trainer.checkpoint.staging import DeviceStager
 
 

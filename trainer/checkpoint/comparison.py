@@ -23,11 +23,11 @@ from typing_extensions import override
 
 from trainer.checkpoint.backend_types import Backend, Launch, StateNow
 from trainer.checkpoint.chain import Position
-from trainer.checkpoint.decisions import STOP_KEY, Decision
+from trainer.checkpoint.decisions import Decision
 from trainer.checkpoint.layout import Layout
+from trainer.checkpoint.mail import STOP_KEY, Session
 from trainer.checkpoint.records import METADATA, Commit, FileRecord, checksum
 from trainer.checkpoint.retention import prune
-from trainer.checkpoint.saves import Session
 from trainer.checkpoint.storage import PosixStorage
 from trainer.checkpoint.worker import discard
 from trainer.checkpoint.writer import CancelledError, seal_generation

@@ -24,7 +24,6 @@ PAUSES_S = (0.001, 0.1)
 """Between two questions: at first, and at most."""
 KEPT_STEPS = 64
 """Decisions that stay in the store; every rank has read older ones, since steps contain collectives."""
-STOP_KEY = "stop"
 
 
 class Action(StrEnum):

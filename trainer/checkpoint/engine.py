@@ -33,10 +33,10 @@ from trainer.checkpoint.chain import Position, take_attempt
 from trainer.checkpoint.decisions import Action, Board, Decision
 from trainer.checkpoint.interval import Interval, SaveCost
 from trainer.checkpoint.layout import gather, plan
+from trainer.checkpoint.mail import Session
 from trainer.checkpoint.records import Attempt
 from trainer.checkpoint.restore import Loaded, Restorer
 from trainer.checkpoint.retention import sweep
-from trainer.checkpoint.saves import Session
 from trainer.checkpoint.staging import check_same, locals_of
 from trainer.checkpoint.state import Control, Restored, Saveable
 from trainer.config import CheckpointConfig
@@ -46,6 +46,8 @@ from trainer.paths import RunPaths
 log = logging.getLogger(__name__)
 
 ABORT_TIMEOUT_S = 10.0
+SLOT_GRACE_S = 5.0
+"""A rank may learn a little later than rank 0 that its slot is free; beyond that its save fails."""
 
 
 class SavesFailingError(Exception):
@@ -211,6 +213,8 @@ class CheckpointEngine:
         Raises SavesFailingError if the save failed.
         """
         _, control = self._open_board()
+        if (self._restored.step, self._restored.tier) == (step, "storage"):
+            return True
         started = time.monotonic()
         bound_s = min(self._config.drain_timeout_s, timeout_s or self._config.drain_timeout_s)
         if self._last_saved != step or not self._backend.will_persist(step):
@@ -281,7 +285,9 @@ class CheckpointEngine:
         if persist is None and not (every and step % every == 0):
             return Decision(step, Action.NONE, stage)
         if (busy := self._backend.busy(persist=persist is not None)) is not None:
-            return Decision(step, Action.SKIP, stage, busy)
+            # what is due by the clock is due at the next step as well: postponed, not skipped
+            postponed = persist is not None and not self._interval.counts_steps
+            return Decision(step, Action.NONE if postponed else Action.SKIP, stage, busy)
         if persist is None:
             return Decision(step, Action.SNAPSHOT, stage, f"every {every} steps into memory")
         self._interval.saved(step, now_s)
@@ -300,7 +306,7 @@ class CheckpointEngine:
     def _launch(self, step: int, *, persist: bool, stage: str, patient: bool = False) -> None:
         assert self._state is not None
         self._rebind()
-        wait_s = self._config.drain_timeout_s if patient or self._config.overlap == "wait" else 0.0
+        wait_s = self._config.drain_timeout_s if patient or self._config.overlap == "wait" else SLOT_GRACE_S
         position = Position(self._restored.attempt, step)
         self._last_saved, self._launched = step, True
         launch = Launch(position, self._restored.generation, persist, stage, wait_s)

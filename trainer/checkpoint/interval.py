@@ -55,6 +55,11 @@ class Interval:
     persist_s: float | None = None
     """Measured: launch to commit."""
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the interval is a number of steps."""
+        return parse_interval(self.config.persist_every)[0] is not None
+
     def due(self, step: int, now_s: float) -> str | None:
         """The reason to persist the state after `step`, or None."""
         steps, seconds = parse_interval(self.config.persist_every)

@@ -117,6 +117,9 @@ class Restorer:
             filling = self._fill(candidate, slot, buffer)
         except (DamageError, MismatchError) as error:
             problem = error
+        except Exception as error:  # whatever it is, the other ranks wait to hear of it
+            log.exception("%s cannot be read", candidate.position.name)
+            problem = DamageError(candidate.position.name, repr(error))
         verdicts = gather(problem, self._control.group)
         for rank, verdict in enumerate(verdicts):
             if isinstance(verdict, MismatchError):

@@ -10,15 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch.distributed as dist
-from torch._C._distributed_c10d import Store
-
 from trainer.checkpoint.chain import Position
-from trainer.checkpoint.decisions import STOP_KEY, Board, Decision
+from trainer.checkpoint.decisions import Decision
+from trainer.checkpoint.mail import Mail, Session
 from trainer.checkpoint.reports import Outcome, Phase, clear, poll
 from trainer.checkpoint.staging import Copy
 from trainer.checkpoint.worker import WriterProcess
@@ -30,7 +27,6 @@ log = logging.getLogger(__name__)
 
 BUSY_S = 0.005
 IDLE_S = 0.05
-LISTEN_S = 0.05
 
 
 @dataclass
@@ -64,19 +60,6 @@ class Save:
         self.request.outcome.with_name(self.request.outcome.name + ".cancel").touch()
 
 
-@dataclass
-class Session:
-    """What belongs to one attempt."""
-
-    rank: int
-    world_size: int
-    attempt: int
-    group: dist.ProcessGroup
-    store: Store
-    board: Board
-    outbox: deque[Decision] = field(default_factory=deque)
-
-
 class Saves:
     """The helper thread and what it knows. Lives as long as the process; attempts come and go."""
 
@@ -86,24 +69,15 @@ class Saves:
         self._moved = threading.Condition(self._lock)
         self._wake = threading.Event()
         self._saves: list[Save] = []
-        self._session: Session | None = None
+        self._mail: Mail | None = None
         self._closed = False
         self.stop_reason: str | None = None
         """Set by a signal handler, which may do no more than that."""
         self._stop_sent = False
-        self._listened_s = 0.0
-        self._vote: bool | None = None
-        self.device_agreed = False
-        """Rank 0: every rank has room for a device-side snapshot."""
-        self._votes_open = False
-        self.stop_seen: str | None = None
-        """Rank 0: someone has asked to stop."""
         self.failures_in_a_row = 0
         self.errors: dict[Position, str] = {}
         self.committed: Position | None = None
         self.last_commit_s: float | None = None
-        self.whole_step: int | None = None
-        """The newest snapshot that every rank holds whole (known to rank 0)."""
         self._thread = threading.Thread(target=self._run, name="saves", daemon=True)
         self._thread.start()
 
@@ -112,20 +86,20 @@ class Saves:
     def begin(self, session: Session) -> None:
         """A new attempt."""
         with self._lock:
-            self._session, self._stop_sent, self.stop_seen = session, False, None
-            self.failures_in_a_row, self.whole_step = 0, None
+            self._mail, self._stop_sent, self.failures_in_a_row = Mail(session), False, 0
 
     def tell(self, decision: Decision) -> None:
         """Rank 0: bring a decision to the others."""
-        session = self._session
-        if session is not None:
-            session.outbox.append(decision)
+        if self._mail is not None:
+            self._mail.post(decision)
             self._wake.set()
 
     def add(self, save: Save) -> None:
         """Take over a snapshot that has been launched."""
         with self._lock:
             self._saves.append(save)
+            if self._mail is not None:
+                self._mail.launched(save.position)
         self._wake.set()
 
     def fail(self, position: Position, error: str) -> None:
@@ -138,6 +112,13 @@ class Saves:
         """What is not done."""
         with self._lock:
             return [save for save in self._saves if not save.done]
+
+    @property
+    def mail(self) -> Mail:
+        """Of the attempt. Raises RuntimeError between two."""
+        if self._mail is None:
+            raise RuntimeError("no attempt is open")
+        return self._mail
 
     def leased(self) -> set[int]:
         """Slots that may not be changed."""
@@ -156,7 +137,7 @@ class Saves:
         is replaced. False if a slot stays in use.
         """
         with self._lock:
-            self._session = None
+            self._mail = None
             for save in self._saves:
                 save.fenced = True
                 if save.persists:
@@ -179,11 +160,6 @@ class Saves:
         self._wake.set()
         self._thread.join(timeout=5)
 
-    def vote(self, room: bool) -> None:
-        """Whether this rank's device has room for a snapshot; all must agree."""
-        self._vote = room
-        self._wake.set()
-
     # the helper thread
 
     def _run(self) -> None:
@@ -196,12 +172,26 @@ class Saves:
                 log.exception("the helper thread of the saves goes on")
 
     def _tick(self) -> None:
-        self._correspond()
+        if (mail := self._mail) is not None:
+            self._correspond(mail)
         for save in list(self._saves):
             self._advance(save)
         with self._moved:
             self._saves = [save for save in self._saves if not (save.done and save.slot_free)]
             self._moved.notify_all()
+
+    def _correspond(self, mail: Mail) -> None:
+        if self.stop_reason is not None and not self._stop_sent:
+            mail.ask_to_stop(self.stop_reason)
+            self._stop_sent = True
+        open_saves = {save.position: save for save in self.active if not save.fenced}
+        for position, why in mail.exchange(open_saves).items():
+            save = open_saves[position]
+            if Phase.COMMITTED not in save.reported:
+                save.cancel()
+                save.fenced = True  # counted once
+                if mail.lead:
+                    self._failed(position, why)
 
     def _advance(self, save: Save) -> None:
         try:
@@ -244,8 +234,8 @@ class Saves:
         step, generation = save.position.step, save.position.name
         if phase is Phase.HASHED:
             save.checksum_s = outcome.checksum_s
-            if outcome.ok:
-                self._count_whole(save.position)
+            if outcome.ok and self._mail is not None:
+                self._mail.say_whole(save.position)
         elif phase is Phase.WRITTEN:
             save.slot_free = Phase.HASHED in save.reported
             self._ledger.write(
@@ -290,11 +280,10 @@ class Saves:
     def _failed(self, position: Position, error: str) -> None:
         log.error("saving %s failed: %s", position.name, error)
         self.errors = {position: error}
-        session = self._session
-        if session is None:
+        if self._mail is None:
             return
-        self._send(lambda: session.store.set(_failed_key(position), f"rank {session.rank}: {error}"))
-        if session.rank != 0:
+        self._mail.say_failed(position, error)
+        if not self._mail.lead:
             return
         self.failures_in_a_row += 1
         self._ledger.write(
@@ -320,78 +309,3 @@ class Saves:
             if save.submitted and not save.done:
                 self._finish(save, error=error)
                 save.slot_free = not stuck
-
-    # through the store
-
-    def _correspond(self) -> None:
-        session = self._session
-        if session is None:
-            return
-        while session.outbox:
-            decision = session.outbox.popleft()
-            self._send(lambda decision=decision: session.board.send(decision))  # type: ignore[misc]
-        if self.stop_reason is not None and not self._stop_sent:
-            reason = self.stop_reason
-            self._stop_sent = self._send(lambda: session.store.set(STOP_KEY, reason))
-        if self._vote is not None:
-            room, self._vote, self._votes_open = self._vote, None, True
-            self._send(lambda: session.store.add("stage/room", int(room)))
-            self._send(lambda: session.store.add("stage/votes", 1))
-        if time.monotonic() - self._listened_s > LISTEN_S:
-            self._listened_s = time.monotonic()
-            self._listen(session)
-
-    def _listen(self, session: Session) -> None:
-        """What the others have to say."""
-        if session.rank == 0 and self._votes_open:
-            self._send(lambda: self._count_votes(session))
-        if session.rank == 0 and self.stop_seen is None:
-            self._send(lambda: self._hear_stop(session))
-        for save in self.active:
-            self._send(lambda save=save: self._hear_failure(session, save))  # type: ignore[misc]
-            if session.rank == 0 and self.whole_step != save.position.step:
-                self._send(lambda save=save: self._hear_whole(session, save))  # type: ignore[misc]
-
-    def _count_votes(self, session: Session) -> None:
-        if session.store.add("stage/votes", 0) >= session.world_size:
-            self.device_agreed = session.store.add("stage/room", 0) >= session.world_size
-            self._votes_open = False
-
-    def _hear_stop(self, session: Session) -> None:
-        if session.store.check([STOP_KEY]):
-            self.stop_seen = session.store.get(STOP_KEY).decode()
-
-    def _hear_failure(self, session: Session, save: Save) -> None:
-        key = _failed_key(save.position)
-        if save.fenced or Phase.COMMITTED in save.reported or not session.store.check([key]):
-            return
-        save.cancel()
-        if session.rank == 0:
-            self._failed(save.position, session.store.get(key).decode())
-        save.fenced = True  # counted once
-
-    def _hear_whole(self, session: Session, save: Save) -> None:
-        if session.store.add(_whole_key(save.position), 0) >= session.world_size:
-            self.whole_step = save.position.step
-
-    def _count_whole(self, position: Position) -> None:
-        session = self._session
-        if session is not None:
-            self._send(lambda: session.store.add(_whole_key(position), 1))
-
-    def _send(self, call: Callable[[], object]) -> bool:
-        """The store may be gone: it hurries things and decides nothing."""
-        try:
-            call()
-        except RuntimeError as error:
-            log.warning("the store of the attempt does not answer: %s", str(error).splitlines()[0])
-            return False
-        return True
-
-
-def _failed_key(position: Position) -> str:
-    return f"failed/{position.name}"
-
-
-def _whole_key(position: Position) -> str:
-    return f"whole/{position.name}"

@@ -49,6 +49,9 @@ class Stager(Protocol):
     def guard(self) -> None:
         """Called before the optimizer changes anything."""
 
+    def idle(self) -> bool:
+        """Whether no copy is under way."""
+
 
 def copy_host_state(layout: Layout, slot: torch.Tensor, values: Mapping[str, torch.Tensor]) -> None:
     """Copy host state into a slot. Raises ValueError naming a key that is missing, new, reshaped or recast."""
@@ -102,6 +105,10 @@ class CpuStager:
 
     def guard(self) -> None:
         """Nothing is under way."""
+
+    def idle(self) -> bool:
+        """See `Stager`."""
+        return True
 
 
 class CudaCopy:
@@ -163,6 +170,10 @@ class DeviceStager:
 
     def guard(self) -> None:
         """The state itself is not read any more."""
+
+    def idle(self) -> bool:
+        """See `Stager`."""
+        return bool(self._side.query())
 
     def receive(self, slot: torch.Tensor, start: int, end: int) -> None:
         """A restore: bytes of the slot are verified and may go to the device, though not yet into the model."""
@@ -238,6 +249,10 @@ class HostStager:
         copy.done, copy.timed = done, False
         self._running = copy
         return copy
+
+    def idle(self) -> bool:
+        """See `Stager`."""
+        return bool(self._side.query())
 
     def guard(self) -> None:
         """The GPU waits for the copy; two timed events tell how long."""
