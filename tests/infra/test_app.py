@@ -64,7 +64,7 @@ def test_both_ways_give_the_same_bytes_without_credentials_or_network(tmp_path: 
     environment |= {"HOME": str(tmp_path), "CDK_DISABLE_CLI_TELEMETRY": "1", "AWS_EC2_METADATA_DISABLED": "true"}
     environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = [npx, "cdk", "synth", "--quiet", "-c", "environment=local", "--output", str(tmp_path / "cli")]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=500)
     for kind in KINDS:
         name = f"local-{kind}.template.json"
         first = (tmp_path / "first" / name).read_bytes()
