@@ -51,9 +51,13 @@ def _validator(kind: Kind, version: str) -> Any:
         schema = schema_contents(f"{directory}/{name}.json", version)
     except (FileNotFoundError, SchemaNotFoundError):
         return None
-    definitions = schema_contents(f"{directory}/_definitions.json", version)
-    registry = Resource.from_contents(definitions) @ (Resource.from_contents(schema) @ Registry())
+    registry = _definitions(directory, version) @ (Resource.from_contents(schema) @ Registry())
     return jsonschema.Draft202012Validator(schema, registry=registry)
+
+
+@cache
+def _definitions(directory: str, version: str) -> Any:
+    return Resource.from_contents(schema_contents(f"{directory}/_definitions.json", version))
 
 
 def nearest_version(version: str) -> str:

@@ -52,7 +52,7 @@ class Substitutions:
             "other volumes → a folder per pod; rewritten in environment variables only",
             "service_names": names[network_mode],
             "resources": limits,
-            "image": f"{self.python} and {self.project_root}",
+            "image": f"{self.python} in {self.project_root}, as the user who started it",
         }
 
     def command(self, argv: list[str]) -> list[str]:
