@@ -20,6 +20,7 @@ from ops.local.kubernetes.job_validation import job_problems, job_update_problem
 from ops.local.kubernetes.kinds import DAEMON_SET, JOB, NAMESPACE, POD, SERVICE, Kind
 from ops.local.kubernetes.objects import Object, is_terminating, uid_of
 from ops.local.kubernetes.patch import apply_patch
+from ops.local.kubernetes.pod_validation import object_problems
 from ops.local.kubernetes.schemas import check_schema
 from ops.local.kubernetes.store import Ref, Store
 
@@ -78,13 +79,15 @@ class Api:
 
     def _admit(self, kind: Kind, obj: Object) -> None:
         check_schema(kind, obj, self.kubernetes_version)
+        problems = object_problems(kind, obj)
         if kind == JOB:
             default_job(obj)
-            self._refuse(kind, obj, job_problems(obj))
+            problems += job_problems(obj)
         elif kind == POD:
             default_pod_spec(obj["spec"])
         elif kind == SERVICE:
             default_service(obj)
+        self._refuse(kind, obj, problems)
 
     @staticmethod
     def _refuse(kind: Kind, obj: Object, problems: list[tuple[str, str]]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ops.local.kubernetes.errors import bad_request
 from ops.local.kubernetes.objects import Object, is_finished_pod, uid_of
+from ops.local.kubernetes.selectors import number
 from ops.local.kubernetes.store import Ref, Store
 
 _POLL_S = 0.1
@@ -24,7 +25,7 @@ def read_log(store: Store, pods: Path, ref: Ref, options: dict[str, str]) -> Ite
         raise bad_request(f'previous terminated container "{container}" in pod "{ref.name}" not found')
     if not runs and not following:
         raise bad_request(f'container "{container}" in pod "{ref.name}" is waiting to start: ContainerCreating')
-    tail = int(options["tailLines"]) if options.get("tailLines") else None
+    tail = number(options, "tailLines")
     if following and not previous:
         return _follow(store, pods, ref, container, tail)
     return iter([_last_lines(runs[-2 if previous else -1].read_bytes(), tail)])

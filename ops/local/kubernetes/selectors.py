@@ -41,6 +41,14 @@ class Selection:
         )
 
 
+def number(args: Mapping[str, str], name: str) -> int | None:
+    """A whole number from a query, None if it is absent or empty; 400 for anything else."""
+    text = args.get(name) or ""
+    if text and not text.isdigit():
+        raise bad_request(f"{name} must be a whole number, not {text!r}")
+    return int(text) if text else None
+
+
 def _label_terms(text: str) -> list[Object]:
     terms, at = [], 0
     while at < len(text):

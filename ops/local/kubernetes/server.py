@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from ops.local.kubernetes.api import Api
 from ops.local.kubernetes.errors import ApiError, bad_request
 from ops.local.kubernetes.kinds import Kind, by_plural
 from ops.local.kubernetes.objects import Object, name_of, namespace_of
-from ops.local.kubernetes.selectors import Selection
+from ops.local.kubernetes.selectors import Selection, number
 from ops.local.kubernetes.store import Ref
 from ops.local.kubernetes.tables import as_table
 from ops.local.kubernetes.watch import watch
@@ -51,6 +52,9 @@ class ApiServer:
             response = _answer(error.status(), error.code)
         except HTTPException as error:
             response = _answer(ApiError(error.code or 500, "BadRequest", str(error)).status(), error.code or 500)
+        except Exception as error:
+            traceback.print_exc()
+            response = _answer(ApiError(500, "InternalError", f"Internal error occurred: {error}").status(), 500)
         return response(environ, start_response)
 
     def _route(self, request: Request) -> Response:
@@ -154,6 +158,8 @@ def _body(request: Request) -> Any:
     raw = request.get_data()
     if not raw:
         return {}
+    if request.mimetype == "application/vnd.kubernetes.protobuf":
+        raise ApiError(415, "UnsupportedMediaType", "this server takes JSON and YAML; clients fall back to them")
     try:
         return json.loads(raw) if raw[:1] in b"{[" else yaml.safe_load(raw)
     except (ValueError, yaml.YAMLError) as error:
@@ -165,7 +171,7 @@ def _delete_options(request: Request) -> Object:
     for name in ("propagationPolicy", "gracePeriodSeconds"):
         if name in request.args:
             value = request.args[name]
-            options[name] = int(value) if name == "gracePeriodSeconds" else value
+            options[name] = number(request.args, name) if name == "gracePeriodSeconds" else value
     return options
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from ops.local.kubernetes.errors import ApiError
 from ops.local.kubernetes.kinds import Kind
 from ops.local.kubernetes.objects import Object, uid_of
-from ops.local.kubernetes.selectors import Selection
+from ops.local.kubernetes.selectors import Selection, number
 from ops.local.kubernetes.store import Change, Store
 from ops.local.kubernetes.tables import as_table
 
@@ -23,7 +23,7 @@ _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 
 def watch(store: Store, selection: Selection, args: Mapping[str, str], *, table: bool) -> Iterator[str]:
     """Checks the request at once and returns the stream; 410 for a version that is no longer kept."""
-    since = int(args.get("resourceVersion") or 0)
+    since = number(args, "resourceVersion") or 0
     if since and since < store.oldest_version:
         raise ApiError(410, "Expired", f"too old resource version: {since} ({store.oldest_version})")
     with store.changed:
@@ -34,7 +34,7 @@ def watch(store: Store, selection: Selection, args: Mapping[str, str], *, table:
     # kubectl from 1.35 on lists by watching and waits for this bookmark.
     if args.get("sendInitialEvents") in ("true", "1"):
         first.append(stream.bookmark(version))
-    limit_s = float(args.get("timeoutSeconds") or _LIMIT_S)
+    limit_s = float(number(args, "timeoutSeconds") or _LIMIT_S)
     return stream.lines(store, version, first, time.monotonic() + limit_s)
 
 

@@ -135,6 +135,69 @@ def test_a_name_too_long_for_its_pods_is_refused(server: Server) -> None:
     assert "will not able to create pod with invalid DNS label" in status["message"]
 
 
+POD: Fields = {"name": "c", "image": "i"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "field", "words"),
+    [
+        ({"containers": [POD, POD]}, "spec.containers[1].name", "Duplicate value"),
+        ({"containers": [POD | {"name": "A_b"}]}, "spec.containers[0].name", "RFC 1123"),
+        (
+            {"containers": [POD | {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}]},
+            "spec.containers[0].volumeMounts[0].name",
+            'Not found: "v"',
+        ),
+        (
+            {"containers": [POD | {"resources": {"limits": {"memory": "1Gb"}}}]},
+            "spec.containers[0].resources.limits[memory]",
+            "must be a quantity",
+        ),
+        (
+            {"containers": [POD | {"resources": {"requests": {"vpc.amazonaws.com/efa": "32"}}}]},
+            "spec.containers[0].resources.limits",
+            "Limit must be set for non overcommitable resources",
+        ),
+        (
+            {"containers": [POD | {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}]},
+            "spec.containers[0].resources.requests",
+            "must be less than or equal to cpu limit",
+        ),
+        (
+            {"containers": [POD], "volumes": [{"name": "m", "emptyDir": {"sizeLimit": "big"}}]},
+            "spec.volumes[0].emptyDir.sizeLimit",
+            "must be a quantity",
+        ),
+        ({"containers": [], "restartPolicy": 1}, "spec.restartPolicy", "Invalid value"),
+    ],
+)
+def test_pods_that_kubernetes_refuses(server: Server, pod: Fields, field: str, words: str) -> None:
+    code, status = server("POST", "/api/v1/namespaces/n/pods", {"metadata": {"name": "p"}, "spec": pod})
+    assert code == 422
+    assert f"{field}: " in status["message"]
+    assert words in status["message"]
+    template = _job()
+    template["spec"]["template"]["spec"] |= pod
+    code, status = server("POST", JOBS, template)
+    assert code == 422
+    assert f"{field.replace('spec.', 'spec.template.spec.', 1)}: " in status["message"]
+
+
+@pytest.mark.parametrize(
+    "query", ["watch=true&resourceVersion=x", "watch=true&timeoutSeconds=-1", "labelSelector=="]
+)
+def test_queries_that_make_no_sense(server: Server, query: str) -> None:
+    code, status = server("GET", f"/api/v1/pods?{query}")
+    assert (code, status["reason"]) == (400, "BadRequest")
+
+
+def test_names_that_kubernetes_refuses(server: Server) -> None:
+    for name in ("A", "a_b", "-a", "a" * 254, ""):
+        code, status = server("POST", "/api/v1/namespaces/n/configmaps", {"metadata": {"name": name}})
+        assert code == 422, name
+        assert "metadata.name: " in status["message"]
+
+
 def test_every_mistake_is_named_at_once(server: Server) -> None:
     job = _job(paralelism=1)
     del job["spec"]["template"]["spec"]["containers"][0]["name"]
@@ -236,11 +299,11 @@ def test_watch_sends_the_state_then_changes_then_what_leaves_the_selection(serve
     server("POST", path, {"metadata": {"name": "b", "labels": {"x": "1"}}})
     server("PATCH", f"{path}/a", {"metadata": {"labels": {"x": "2"}}}, Content_Type="application/merge-patch+json")
     server("DELETE", f"{path}/b")
-    now = server.lines(f"{path}?watch=true&timeoutSeconds=0.05")
+    now = server.lines(f"{path}?watch=true&timeoutSeconds=1")
     assert [(e["type"], e["object"]["metadata"]["name"]) for e in now] == [("ADDED", "a")]
-    since = server.lines(f"{path}?watch=true&resourceVersion={version}&timeoutSeconds=0.05&labelSelector=x=1")
+    since = server.lines(f"{path}?watch=true&resourceVersion={version}&timeoutSeconds=1&labelSelector=x=1")
     assert [(e["type"], e["object"]["metadata"]["name"]) for e in since] == [("ADDED", "b"), ("DELETED", "b")]
-    bookmark = server.lines(f"{path}?watch=true&timeoutSeconds=0.05&sendInitialEvents=true")[-1]
+    bookmark = server.lines(f"{path}?watch=true&timeoutSeconds=1&sendInitialEvents=true")[-1]
     assert bookmark["type"] == "BOOKMARK"
 
 
