@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import UTC
 from typing import Any
 
 from environments.environment import Environment
+from environments.rules.capacity import PLANNED_STOP
 from k8s.names import FSX_MOUNT, SHM_MOUNT, TMP_MOUNT, VOLUME_CLAIM
 
 GIB = 1024**3
-PLANNED_STOP = timedelta(minutes=60)
-"""Before a Capacity Block ends; EKS scales down 40 minutes before, EC2 takes instances from 30 on."""
 TERMINATION_LOG = "/dev/termination-log"
 
 
