@@ -35,8 +35,8 @@ class Event(StrEnum):
     ATTEMPT_OPENED = "attempt_opened"  # rank 0: {from, tier, step, world_size, layer}
     GROUP_READY = "group_ready"  # {duration_s}
     BUILT = "built"  # {duration_s}
-    RESTORED = "restored"  # {step, generation, tier, bytes, duration_s}
-    FALLBACK = "fallback"  # {generation, file, reason}  a generation that was damaged
+    RESTORED = "restored"  # {step, generation, tier, bytes, duration_s, plan_s, prepare_s, verify_s, apply_s}
+    FALLBACK = "fallback"  # {generation, tier, file, reason}  a generation that was damaged
     STEP = "step"  # {step, start_s, end_s, tokens, loss, grad_norm, finite, blocked_s, data_s, saving}
     EVALUATION = "evaluation"  # {step, start_s, end_s, loss}
     SLOW_RANK = "slow_rank"  # {slow, factor, windows}

@@ -23,11 +23,11 @@ def thin(times: list[float], count: int) -> list[int]:
     The oldest stays, so that repeated thinning keeps a long tail instead of a moving window.
     """
     kept = list(range(len(times)))
+    if count < 2:
+        return kept[:count]
     while len(kept) > count:
-        if count == 1 or len(kept) == 2:
-            return kept[:count]
         gaps = [times[kept[i + 1]] - times[kept[i - 1]] for i in range(1, len(kept) - 1)]
-        kept.pop(1 + min(range(len(gaps)), key=gaps.__getitem__)) if count > 1 else kept.pop()
+        kept.pop(1 + min(range(len(gaps)), key=gaps.__getitem__))
     return kept
 
 

@@ -207,6 +207,8 @@ class Saves:
     def _submit(self, save: Save) -> None:
         if not save.copy.advance():
             return
+        if not self._writer.alive:
+            self._bury_writer(f"the writer process {self._writer.pid} died")
         self._writer.submit(save.request)
         save.submitted = True
         self._ledger.write(

@@ -22,6 +22,7 @@ import os
 import signal
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,6 +100,7 @@ class Request:
 
 
 _lane: ThreadPoolExecutor | None = None
+_maps: dict[tuple[Path, int], memoryview] = {}
 
 
 def adopt(trainer_pid: int, ready: Path) -> None:
@@ -125,9 +127,7 @@ def handle(request: Request) -> None:
 
 def _handle(request: Request) -> None:
     slot = request.slot
-    with request.arena.open("rb") as file:
-        image = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-    image = image[request.slot_at : request.slot_at + slot.cuts[-1]]
+    image = _mapped(request.arena)[request.slot_at : request.slot_at + slot.cuts[-1]]
     spans = block_spans(slot.cuts)
     hashes: list[Future[str]] = [Future() for _ in spans]
     if request.persist:
@@ -141,6 +141,16 @@ def _handle(request: Request) -> None:
     report(request.outcome, Phase.HASHED, Outcome(ok=True, checksum_s=took_s))
     if not request.persist:
         report(request.outcome, Phase.DONE, Outcome(ok=True, checksum_s=took_s))
+
+
+def _mapped(arena: Path) -> memoryview:
+    """The arena, mapped once: faulting its pages in anew at each save would cost as much as hashing them."""
+    with arena.open("rb") as file:
+        inode = os.fstat(file.fileno()).st_ino
+        if (arena, inode) not in _maps:
+            _maps.clear()
+            _maps[arena, inode] = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    return _maps[arena, inode]
 
 
 def _storage_lane() -> ThreadPoolExecutor:
@@ -271,14 +281,15 @@ def _commit(request: Request, storage: Storage) -> int:
     return record.bytes
 
 
-def seal_generation(paths: RunPaths, storage: Storage, record: Commit, check: object = None) -> None:
+def seal_generation(
+    paths: RunPaths, storage: Storage, record: Commit, check: Callable[[], None] = lambda: None
+) -> None:
     """Publish the commit record unless a newer attempt has begun. Raises CancelledError, OSError."""
     directory = paths.checkpoints / record.generation
     newest = newest_attempt(paths)
     if newest != record.attempt:
         raise CancelledError(f"attempt {newest} has begun; this one is {record.attempt}")
-    if callable(check):
-        check()
+    check()
     storage.reach("fenced", directory)
     publish(storage, directory / COMMIT, seal(record))
     storage.fsync_directory(paths.checkpoints)
@@ -295,9 +306,8 @@ def _checked(request: Request, ack: Ack) -> FileRecord:
     return ack.file
 
 
-def _wait_for(request: Request, missing: object, what: str) -> None:
+def _wait_for(request: Request, missing: Callable[[], list[int]], what: str) -> None:
     """Bounded; names the ranks that it misses."""
-    assert callable(missing)
     end = time.monotonic() + request.commit_timeout_s
     while ranks := missing():
         request.check()

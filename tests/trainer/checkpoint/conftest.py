@@ -118,7 +118,7 @@ class Run:
         }
         options["config"] = {
             "persist_every": 1000,
-            "commit_timeout_s": 20,
+            "commit_timeout_s": 100,
             "overlap": "wait",
             **options.get("config", {}),
         }

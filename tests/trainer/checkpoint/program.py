@@ -141,7 +141,7 @@ class Rank:
         self.say("finished", committed=committed, state=self.digest())
 
     def do_drain(self) -> None:
-        self.engine._backend.drain(30)
+        assert self.engine._backend.drain(200), "saves hang"
         dist.barrier()
         self.say("drained")
 
