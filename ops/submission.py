@@ -15,7 +15,7 @@ from ops.cluster import Cluster, is_ready, submission_of
 from ops.console import Output
 from ops.errors import CloudError, InvalidInputError, RefusedError, RunFailedError
 from ops.follow import End, Outcome, follow, outcome_of
-from ops.outside_faults import Striker, from_outside, striking
+from ops.outside_faults import Striker, from_outside, refuse_where_nobody_strikes, striking
 from ops.report.reference import ReferenceTime
 from ops.report.run_directory import NoSuchRunError, Run, load_run, write_report
 from ops.report.summary import Summary
@@ -56,9 +56,12 @@ class Finished:
             raise RunFailedError(f"run {self.run} {self.outcome.end}: {self.outcome.reason}")
 
 
-def submit_run(world: World, request: Request, t_ref: ReferenceTime | None = None) -> Plan:
+def submit_run(
+    world: World, request: Request, t_ref: ReferenceTime | None = None, *, detach: bool = False
+) -> Plan:
     """Validate, then create or go on. Raises InvalidInputError with every problem, RefusedError, ApiException."""
     planned = plan(world.call.environment, request, world.existing(request.run))
+    refuse_where_nobody_strikes(planned.spec.faults, local=world.call.local, followed=not detach)
     _refuse_if_under_way(world.cluster, request.run)
     refuse_without_nodes(world, world.call.environment.nodes)
     _remove_older(world.cluster, request.run)

@@ -82,7 +82,7 @@ def submit(
     with open_world(call, bring_up=True, keep=detach) as world:
         for name, fact in world.facts.items():
             call.output.say(f"substituted {name}: {fact}")
-        planned = submit_run(world, request, t_ref)
+        planned = submit_run(world, request, t_ref, detach=detach)
         if detach:
             job = planned.spec.job_name
             call.output.result({"run": run, "job": job}, lambda console: console.print(f"Job {job} is accepted"))

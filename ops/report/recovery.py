@@ -111,6 +111,8 @@ def _identity(record: Record) -> dict[str, Any]:
 
 def _episode_of(record: Record, found: Sequence[Episode]) -> Episode | None:
     """The interruption that the fault brought about; None when training just went on."""
+    if record.fields["class"] == FaultClass.NAN:
+        return next((episode for episode in found if any(_is_stop_by(record, r) for r in episode.records)), None)
     if not is_disturbing_fault(record):
         return None
     inside = next((episode for episode in found if record in episode.records), None)
@@ -119,6 +121,12 @@ def _episode_of(record: Record, found: Sequence[Episode]) -> Episode | None:
     if inside is None and record.fields["class"] in _ACTS_LATER:
         return next((episode for episode in found if episode.end >= record.t and not episode.start_up), None)
     return inside
+
+
+def _is_stop_by(fault: Record, record: Record) -> bool:
+    """With `optimizer.non_finite: stop` a rank leaves at the step whose loss was made not a number."""
+    words = f"NonFiniteError: step {fault.fields['step']}:"
+    return record.event is Event.INTERRUPTED and words in str(record.fields.get("detail")) and record.t >= fault.t
 
 
 def _new_ground(since: float, steps: Sequence[JobStep]) -> float | None:
