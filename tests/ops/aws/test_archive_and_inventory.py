@@ -154,7 +154,10 @@ def test_an_adopted_bucket_must_be_there(aws: Aws) -> None:
 def test_a_type_that_the_zone_does_not_offer(aws: Aws) -> None:
     elsewhere = Aws(small(instance_type="p6-b200.48xlarge"), aws.session)
     [finding] = list(check.type_is_offered(elsewhere))
-    assert finding.state == "failed" and "us-east-1a does not offer p6-b200.48xlarge; us-east-1c does" in finding.answer
+    assert (
+        finding.state == "failed"
+        and "us-east-1a does not offer p6-b200.48xlarge; us-east-1c does" in finding.answer
+    )
 
 
 def test_the_image_is_made_from_few_files_and_always_the_same_bytes() -> None:
