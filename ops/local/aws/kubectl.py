@@ -92,6 +92,12 @@ class Kubectl:
         for unwanted in objects:
             self._wait_until_gone(unwanted)
 
+    def replace(self, before: list[Object], after: list[Object]) -> None:
+        """Applies `after` and deletes what only `before` had."""
+        self.apply(after)
+        names = {_identity(wanted) for wanted in after}
+        self.delete([found for found in before if _identity(found) not in names])
+
     def _wait_until_gone(self, unwanted: Object) -> None:
         deadline = time.monotonic() + DELETION_LIMIT_S
         while self._get(unwanted) is not None:

@@ -10,7 +10,7 @@ MODULES = (
     "ec2",
     "eks",
     "fsx",
-    "lambda_interfaces",
+    "functions",
     "s3",
     "service_quotas",
 )

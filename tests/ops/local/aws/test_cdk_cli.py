@@ -38,6 +38,13 @@ class Cli:
     project: Path
     assemblies: Path
 
+    def assembly(self, environment: str) -> Path:
+        """The environment's stacks, synthesized once."""
+        folder = self.assemblies / environment
+        if not folder.exists():
+            build(load(find(environment)), folder)
+        return folder
+
     def __call__(
         self, verb: str, *arguments: str, environment: str = ENVIRONMENT
     ) -> subprocess.CompletedProcess[str]:
@@ -47,7 +54,7 @@ class Cli:
                 str(self.project / "node_modules/.bin/cdk"),
                 verb,
                 "--app",
-                str(self.assemblies / environment),
+                str(self.assembly(environment)),
                 *arguments,
             ],
             cwd=self.assemblies,
@@ -75,8 +82,6 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluste
 def cdk(tmp_path_factory: pytest.TempPathFactory, kubernetes: LocalCluster, project_root: Path) -> Iterator[Cli]:
     """The command line with every example environment synthesized, in a bootstrapped account."""
     assemblies = tmp_path_factory.mktemp("assemblies")
-    for name in (ENVIRONMENT, *OTHERS):
-        build(load(find(name)), assemblies / name)
     aws = LocalAws(tmp_path_factory.mktemp("aws"))
     aws.start(Settings(kubeconfig=kubernetes.kubeconfig))
     cli = Cli(World(aws), project_root, assemblies)
@@ -89,11 +94,6 @@ def cdk(tmp_path_factory: pytest.TempPathFactory, kubernetes: LocalCluster, proj
 def stack_states(world: World) -> dict[str, str]:
     found = world.client("cloudformation").describe_stacks()["Stacks"]
     return {s["StackName"].removeprefix(f"{ENVIRONMENT}-"): s["StackStatus"] for s in found}
-
-
-def pods_of(kubernetes: LocalCluster) -> set[str]:
-    namespaces = client.CoreV1Api(kubernetes.api_client()).list_namespace().items
-    return {n.metadata.name for n in namespaces}
 
 
 def test_every_stack_is_deployed(cdk: Cli, kubernetes: LocalCluster, record_property: Any) -> None:
@@ -157,9 +157,14 @@ def test_what_is_protected_is_not_destroyed(cdk: Cli) -> None:
     assert stack_states(cdk.world)["storage"] == "CREATE_COMPLETE"
 
 
+def world_of(cdk: Cli, environment: str) -> World:
+    """The same AWS in the environment's region."""
+    return World(LocalAws(cdk.world.aws.state_dir, load(find(environment)).region))
+
+
 def unprotect(cdk: Cli, environment: str) -> None:
     for stack in ("storage", "cluster"):
-        cdk.world.client("cloudformation").update_termination_protection(
+        world_of(cdk, environment).client("cloudformation").update_termination_protection(
             StackName=f"{environment}-{stack}", EnableTerminationProtection=False
         )
 
@@ -205,9 +210,11 @@ def test_a_creation_that_fails_rolls_back_and_the_next_one_starts_afresh(cdk: Cl
 
 @pytest.mark.parametrize("environment", OTHERS)
 def test_the_other_examples_live_and_end_as_well(cdk: Cli, kubernetes: LocalCluster, environment: str) -> None:
+    result = cdk("bootstrap", environment=environment)
+    assert result.returncode == 0, result.stdout
     result = cdk.deploy("--all", environment=environment)
     assert result.returncode == 0, result.stdout
     unprotect(cdk, environment)
     result = cdk("destroy", "--all", "--force", environment=environment)
     assert result.returncode == 0, result.stdout
-    assert set(seen(cdk.world, kubernetes)) == {"buckets"}
+    assert set(seen(world_of(cdk, environment), kubernetes)) == {"buckets"}

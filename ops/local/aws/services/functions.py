@@ -1,12 +1,13 @@
-"""Functions in a VPC: their interfaces stay for about 18 minutes after the last of them is gone."""
+"""Lambda: functions in a VPC hold interfaces about 18 minutes longer than they live; layers keep archives."""
 
 from __future__ import annotations
 
 import time
 from typing import Any, cast
 
-from moto.awslambda.models import LambdaBackend
+from moto.awslambda.models import LambdaBackend, lambda_backends
 
+from ops.local.aws.cloudformation.state import ACCOUNT
 from ops.local.aws.services import clock, interfaces
 from ops.local.aws.services.mending import mend
 from ops.local.aws.settings import LIVE
@@ -34,6 +35,13 @@ def _make(region: str, function: Any) -> None:
         )
         for subnet in vpc.get("SubnetIds") or vpc.get("subnet_ids") or []
     ]
+
+
+def layer_content(region: str, arn: str) -> bytes:
+    """The archive that a layer's version was published with."""
+    name, _, version = arn.rpartition(":")
+    backend: Any = lambda_backends[ACCOUNT][region]
+    return cast(bytes, backend.get_layer_version(name, version).code_bytes)
 
 
 def install() -> None:
