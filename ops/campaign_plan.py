@@ -218,14 +218,15 @@ class _Packer:
     def pack(self, shots: Sequence[Shot]) -> list[PlannedRun]:
         """Runs until every shot has its place."""
         left = sorted(shots, key=_packing_order)
-        runs: list[PlannedRun] = []
+        packed: list[list[Shot]] = []
         while left:
             chosen = self._choose(left)
             if not chosen:  # recoveries alone are left: give them something to recover from
                 left.insert(0, Shot(FaultClass.SIGKILL, When.STEP, left[0].rank))
                 continue
-            runs.append(self._run(f"{self._stem}-{len(runs) + 1:02d}", chosen))
-        return runs
+            packed.append(chosen)
+        self._draw.shuffle(packed)  # a campaign that is cut short has seen some of everything
+        return [self._run(f"{self._stem}-{n:02d}", chosen) for n, chosen in enumerate(packed, start=1)]
 
     def _choose(self, left: list[Shot]) -> list[Shot]:
         """Takes one run's shots out of `left`."""
