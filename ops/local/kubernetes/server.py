@@ -158,8 +158,6 @@ def _body(request: Request) -> Any:
     raw = request.get_data()
     if not raw:
         return {}
-    if request.mimetype == "application/vnd.kubernetes.protobuf":
-        raise ApiError(415, "UnsupportedMediaType", "this server takes JSON and YAML; clients fall back to them")
     try:
         return json.loads(raw) if raw[:1] in b"{[" else yaml.safe_load(raw)
     except (ValueError, yaml.YAMLError) as error:
