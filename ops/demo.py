@@ -10,11 +10,14 @@ from typing import Any
 
 from rich.console import Console
 
+from k8s.names import RUN_LABEL
 from ops.console import Output
-from ops.errors import VerificationError
+from ops.errors import RefusedError, VerificationError
 from ops.files import write_atomically
-from ops.follow import End
-from ops.local_world import local_world, runs_of
+from ops.follow import End, outcome_of
+from ops.local.aws.local_aws import LocalAws
+from ops.local.kubernetes.cluster import LocalCluster
+from ops.local_world import local_world, running_world, runs_of
 from ops.options import Call
 from ops.report.ledger import Ledger
 from ops.report.reference import ReferenceTime, reference_time
@@ -101,9 +104,17 @@ def _synthesize(output: Output, name: str, state: Path) -> None:
 
 
 def _start_clean(call: Call) -> None:
-    """A demo that was killed may have left a cluster and its runs behind."""
-    from ops.local.kubernetes.cluster import LocalCluster
-
+    """A demo that was killed may have left a cluster and its runs behind. Raises RefusedError if others use it."""
+    if LocalAws(call.state / "aws").is_running():
+        raise RefusedError(
+            f"{call.environment.name} is up on the emulated AWS", fix="`steadfast destroy local --local` first"
+        )
+    world = running_world(call)
+    runs = (
+        {job.metadata.labels[RUN_LABEL] for job in world.cluster.jobs() if not outcome_of(job)} if world else set()
+    )
+    if others := sorted(runs - {CONTROL, FAULTED}):
+        raise RefusedError(f"runs are under way in {call.environment.name}: {', '.join(others)}")
     LocalCluster(call.state).stop()
     for run in (CONTROL, FAULTED):
         shutil.rmtree(call.state / "fsx" / "runs" / run, ignore_errors=True)

@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from kubernetes.client.exceptions import ApiException
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from urllib3.exceptions import HTTPError
 
 from ops.cluster import Cluster, PodState
 from ops.console import Output
 
 STEP_LINE = re.compile(r"\bstep (\d+) loss (\S+)")
 POLL_S = 0.5
+PATIENCE_S = 120.0
+"""How long the cluster may be out of reach."""
 TAIL_LINES = 60
 
 
@@ -62,16 +66,32 @@ def follow(
     cluster: Cluster, job: str, target: int, output: Output, notes: Callable[[], Iterator[str]] | None = None
 ) -> Outcome:
     """Until the Job ends. `notes` gives lines that are worth saying as they come."""
-    waiting = _Waiting()
+    waiting, answered_s = _Waiting(), time.monotonic()
     with _progress(output, job, target) as (say, advance):
         while True:
-            outcome = outcome_of(cluster.job(job))
-            for line in [*waiting.news(cluster.pods(job)), *(notes() if notes else ())]:
-                say(line)
-            advance(*newest_step(cluster, job))
+            outcome = None
+            try:
+                outcome = outcome_of(cluster.job(job))
+                for line in [*waiting.news(cluster.pods(job)), *(notes() if notes else ())]:
+                    say(line)
+                advance(*newest_step(cluster, job))
+                answered_s = time.monotonic()
+            except (HTTPError, ApiException) as error:
+                if not _passing(error) or time.monotonic() - answered_s > PATIENCE_S:
+                    raise
             if outcome is not None:
                 return _with_pod_messages(cluster, job, outcome)
             time.sleep(POLL_S)
+
+
+def _passing(error: HTTPError | ApiException) -> bool:
+    """A network or a server that may be back in a moment: no reason to lose sight of a run of days."""
+    return (
+        isinstance(error, HTTPError)
+        or error.status is None
+        or int(error.status) in (0, 429)
+        or error.status >= 500
+    )
 
 
 class _Waiting:

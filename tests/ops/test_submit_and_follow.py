@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import ProtocolError
 
 from environments.environment import Environment, find, load
 from ops.console import Output
@@ -90,6 +92,27 @@ def test_following_tells_steps_and_notes_and_says_why_it_failed(
     assert "attempt 1 starts" in printed and "step 10 of 20, loss 3.5000" in printed
 
 
+def test_following_bears_with_a_server_that_is_away_for_a_moment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ops.follow.POLL_S", 0.0)
+    answers = iter([ApiException(status=503), ProtocolError("reset"), job(condition("SuccessCriteriaMet"))])
+
+    class Away(Scripted):
+        def job(self, name: str) -> Any:
+            answer = next(answers)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    away: Any = Away((None, ""))
+    assert follow(away, "r-1", 20, Output()).end is End.REACHED
+    refusing: Any = Away((None, ""))
+    answers = iter([ApiException(status=403)])
+    with pytest.raises(ApiException):
+        follow(refusing, "r-1", 20, Output())
+
+
 def test_the_log_line_of_the_trainer_is_understood() -> None:
     line = "2026-11-29 16:00:01,000 steadfast step 40 loss 2.8950 grad 0.612 9,123 tokens/s/rank MFU 0.1 %"
     assert STEP_LINE.findall(line) == [("40", "2.8950")]
@@ -140,7 +163,6 @@ def test_what_nobody_expected_is_called_a_bug() -> None:
 
 def test_errors_of_the_libraries_become_the_cloud_s() -> None:
     from botocore.exceptions import NoCredentialsError
-    from kubernetes.client.exceptions import ApiException
 
     missing = explain(NoCredentialsError())
     assert missing.code is Code.CLOUD and missing.fix is not None and "aws sts" in missing.fix
