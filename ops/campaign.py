@@ -26,7 +26,7 @@ from ops.submission import Finished, finish, submit_run
 from ops.submit import Request
 from ops.tree_digest import local_image
 from ops.world import World
-from trainer.faults.schema import Fault, FaultClass
+from trainer.faults.schema import Fault
 
 RECORDS = "campaign.json"
 
@@ -39,10 +39,8 @@ class Shown(BaseModel):
     """One planned fault, and what became of it."""
 
     run: str
-    id: str
-    class_: FaultClass
+    fault: Fault
     when: When
-    rank: int
     recovered: bool
     problem: str
     """Why it does not count as recovered; empty if it does."""
@@ -207,10 +205,8 @@ def _shown(planned: PlannedRun, fault: Fault, figures: FaultFigures | None, of_r
     problem = "; ".join(filter(None, (of_fault, of_run)))
     return Shown(
         run=planned.name,
-        id=fault.id,
-        class_=fault.class_,
+        fault=fault,
         when=planned.whens[fault.id],
-        rank=fault.rank,
         recovered=not problem,
         problem=problem,
         figures=figures,

@@ -26,14 +26,14 @@ def class_rows(faults: Sequence[Shown]) -> list[tuple[str, ...]]:
     """One row a class, in the order of the classes."""
     rows = []
     for class_ in FaultClass:
-        of = [fault for fault in faults if fault.class_ is class_]
+        of = [shown for shown in faults if shown.fault.class_ is class_]
         if of:
             rows.append(_row(class_, of))
     return rows
 
 
 def _row(class_: FaultClass, of: Sequence[Shown]) -> tuple[str, ...]:
-    good = [fault.figures for fault in of if fault.recovered and fault.figures]
+    good = [shown.figures for shown in of if shown.recovered and shown.figures]
     layers = Counter(figures.layer or NOTHING for figures in good)
     recovery = [figures.recovery_s for figures in good if figures.recovery_s is not None]
     lost = [float(figures.lost_steps) for figures in good]
@@ -73,7 +73,11 @@ def void_rows(voids: Sequence[Void]) -> list[tuple[str, ...]]:
 
 def problem_rows(faults: Sequence[Shown]) -> list[tuple[str, ...]]:
     """What does not count as recovered."""
-    return [(f.run, f.id, f"{f.when.value}, rank {f.rank}", f.problem) for f in faults if not f.recovered]
+    return [
+        (shown.run, shown.fault.id, f"{shown.when.value}, rank {shown.fault.rank}", shown.problem)
+        for shown in faults
+        if not shown.recovered
+    ]
 
 
 def show(console: Console, records: Records, plan: CampaignPlan) -> None:

@@ -22,20 +22,22 @@ PLANNED = PlannedRun("c-01", (KILL, RAISE), {"kill": When.STEP, "raise": When.RE
 
 
 def figures(fault: Fault, *, recovered: bool = True, recovery_s: float = 4.0, lost_steps: int = 3) -> FaultFigures:
-    return FaultFigures(
-        id=fault.id,
-        class_=fault.class_.value,
-        rank=fault.rank,
-        step=fault.step,
-        recovered=recovered,
-        layer="launcher",
-        detect_s=0.1,
-        restart_s=3.0,
-        recovery_s=recovery_s,
-        new_ground_s=5.0,
-        lost_steps=lost_steps,
-        attempt=2,
-        t=[0.0] * 7,
+    return FaultFigures.model_validate(
+        {
+            "id": fault.id,
+            "class": fault.class_.value,
+            "rank": fault.rank,
+            "step": fault.step,
+            "recovered": recovered,
+            "layer": "launcher",
+            "detect_s": 0.1,
+            "restart_s": 3.0,
+            "recovery_s": recovery_s,
+            "new_ground_s": 5.0,
+            "lost_steps": lost_steps,
+            "attempt": 2,
+            "t": [0.0] * 7,
+        }
     )
 
 
