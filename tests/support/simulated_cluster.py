@@ -53,12 +53,12 @@ class Scenario:
             spec = NodeSpec(f"node-{number}", allocatable={"cpu": "100", "memory": "100Gi"})
             self.store.create(node_object(spec, "1.35", "127.0.0.1"))
         self._kubelet = _Kubelet(self)
-        self._monitor = NodeMonitor(self.store, 1.0)
         self.restart_controllers()
 
     def restart_controllers(self) -> None:
         """What the controllers remember is gone; what they have written is not."""
         store = self.store
+        self._monitor = NodeMonitor(store, 1.0)
         self._steps: list[Callable[[], None]] = [
             JobController(store, 1.0).step,
             lambda: scheduler.step(store),

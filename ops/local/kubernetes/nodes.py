@@ -100,6 +100,7 @@ class NodeMonitor:
         self._store = store
         self._scale = time_scale
         self._last_seen_s: dict[str, float] = {}
+        self._watched_since_s: dict[str, float] = {}
         self._next_eviction_s = 0.0
 
     def heartbeat(self, node: str) -> None:
@@ -110,10 +111,11 @@ class NodeMonitor:
         """Compares every node with its last heartbeat."""
         now_s = time.time()
         for node in self._store.select(NODE):
-            seen_s = self._last_seen_s.setdefault(name_of(node), now_s)
-            if now_s - seen_s > _MONITOR_GRACE_S * self._scale:
+            since_s = self._watched_since_s.setdefault(name_of(node), now_s)
+            seen_s = self._last_seen_s.get(name_of(node))
+            if now_s - (seen_s or since_s) > _MONITOR_GRACE_S * self._scale:
                 self._lost(node, now_s)
-            elif not condition_is(node, "Ready"):
+            elif seen_s is not None and not condition_is(node, "Ready"):
                 self._found(node)
 
     def _lost(self, node: Object, now_s: float) -> None:

@@ -176,6 +176,18 @@ def test_dead_node_force_delete_is_not_enough(scenario: Scenario) -> None:
     assert annotations_of(new)[IGNORED] == "1"
 
 
+def test_a_dead_node_stays_dead_when_the_controllers_start_again(scenario: Scenario) -> None:
+    """https://kubernetes.io/docs/concepts/architecture/nodes/#node-controller"""
+    scenario.start(BASE, pod={"tolerations": TOLERATIONS})
+    pod, node = _lose_node_of(scenario, 0)
+    scenario.at(60)
+    scenario.restart_controllers()
+    scenario.run(1)
+    assert condition_is(scenario.node(node), "Ready", "Unknown")
+    scenario.at(95)
+    assert is_terminating(scenario.pod(name_of(pod)))
+
+
 def test_dead_node_out_of_service(scenario: Scenario) -> None:
     """https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown"""
     scenario.start(BASE, pod={"tolerations": TOLERATIONS})
