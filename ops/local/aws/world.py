@@ -11,7 +11,7 @@ from moto.moto_server.werkzeug_app import (
     create_backend_app,
 )
 
-from ops.local.aws import services
+from ops.local.aws import resources, services
 from ops.local.aws.cloudformation import engine, state
 from ops.local.aws.gate import GATE
 from ops.local.aws.services import errors, requests, throttling
@@ -48,6 +48,7 @@ class Application:
 def application() -> Application:
     """The whole emulated AWS as a WSGI application."""
     services.install()
+    resources.types()
     return Application()
 
 

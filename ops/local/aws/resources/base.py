@@ -22,6 +22,7 @@ from ops.local.aws.settings import LIVE
 Properties = Mapping[str, Any]
 Attributes = dict[str, Any]
 POLL_S = 0.05
+DEPENDENTS_LIMIT_S = 1800
 REAL_LIMIT_S = 60.0
 """No wait ends earlier: a busy machine is no reason for AWS to give up."""
 
@@ -129,3 +130,21 @@ def absent_is_fine(*codes: str) -> Iterator[None]:
         code = error.response["Error"]["Code"]
         if code not in codes and "NotFound" not in code and "NoSuch" not in code:
             raise
+
+
+def delete_once_free(ctx: Context, delete: Callable[[], object]) -> None:
+    """Deletes what others may still hold: CloudFormation tries again for a good while before it gives up.
+
+    So a function's interfaces, which live about 18 minutes longer than it, delay a deletion and do not fail it.
+    """
+    deadline = time.monotonic() + LIVE.real_s(DEPENDENTS_LIMIT_S)
+    while True:
+        try:
+            with absent_is_fine():
+                delete()
+            return
+        except ClientError as error:
+            held = error.response["Error"]["Code"] == "DependencyViolation"
+            if not held or ctx.cancelled.is_set() or time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_S)

@@ -14,6 +14,7 @@ from ops.local.aws.resources.base import (
     Properties,
     ResourceModel,
     absent_is_fine,
+    delete_once_free,
 )
 
 
@@ -141,8 +142,8 @@ class Subnet(ResourceModel):
 
     def delete(self, ctx: Context) -> None:
         """Removes the subnet, which EC2 refuses while an interface is in it."""
-        with absent_is_fine():
-            ctx.client("ec2").delete_subnet(SubnetId=ctx.physical_id)
+        ec2 = ctx.client("ec2")
+        delete_once_free(ctx, lambda: ec2.delete_subnet(SubnetId=ctx.physical_id))
 
     @staticmethod
     def _public(ctx: Context, subnet_id: str, p: Properties) -> None:

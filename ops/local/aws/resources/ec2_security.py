@@ -11,6 +11,7 @@ from ops.local.aws.resources.base import (
     Properties,
     ResourceModel,
     absent_is_fine,
+    delete_once_free,
 )
 from ops.local.aws.resources.ec2_network import retag, tag_specs
 
@@ -68,8 +69,8 @@ class SecurityGroup(ResourceModel):
 
     def delete(self, ctx: Context) -> None:
         """Removes the group; EC2 refuses while an interface or a rule of another group has it."""
-        with absent_is_fine():
-            ctx.client("ec2").delete_security_group(GroupId=ctx.physical_id)
+        ec2 = ctx.client("ec2")
+        delete_once_free(ctx, lambda: ec2.delete_security_group(GroupId=ctx.physical_id))
 
     @staticmethod
     def _rules(ec2: Any, group_id: str, old: Properties, new: Properties) -> None:

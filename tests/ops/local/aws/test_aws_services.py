@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from . import templates as t
-from .conftest import World
+from ops.local.aws.testing import World
+from ops.local.aws.testing import templates as t
 
 pytestmark = pytest.mark.integration
 
@@ -489,6 +489,26 @@ def test_a_stuck_interface_holds_subnet_and_group(world: World) -> None:
     assert len(left) == 1
     ec2.delete_network_interface(NetworkInterfaceId=left[0]["NetworkInterfaceId"])
     assert world.delete("stuck") == "DELETE_COMPLETE"
+
+
+def test_a_function_in_the_vpc_delays_the_end_but_does_not_prevent_it(world: World) -> None:
+    function = t.resource(
+        "Lambda::Function",
+        Runtime="python3.13",
+        Handler="index.handler",
+        Code={"ZipFile": "def handler(event, context): pass"},
+        Role=t.att("Role", "Arn"),
+        VpcConfig={"SubnetIds": [t.ref("SubnetA")], "SecurityGroupIds": [t.ref("Group")]},
+    )
+    role = t.resource("IAM::Role", AssumeRolePolicyDocument=t.NODE_POLICY)
+    assert world.deploy("inside", {**t.network(), "Role": role, "Function": function}) == "CREATE_COMPLETE"
+    mine = [{"Name": "description", "Values": ["AWS Lambda VPC ENI-*"]}]
+    ec2 = world.client("ec2")
+    assert len(ec2.describe_network_interfaces(Filters=mine)["NetworkInterfaces"]) == 1
+    assert world.delete("inside") == "DELETE_COMPLETE", world.reasons("inside", "DELETE_FAILED")
+    done = [logical for logical, status, _ in world.events("inside") if status == "DELETE_COMPLETE"]
+    assert done.index("Function") < done.index("SubnetA")
+    assert ec2.describe_network_interfaces(Filters=mine)["NetworkInterfaces"] == []
 
 
 def test_a_service_may_leave_an_endpoint_in_the_vpc(world: World) -> None:

@@ -17,10 +17,9 @@ from environments.environment import find, load
 from infra.app import build
 from ops.local.aws.local_aws import LocalAws
 from ops.local.aws.settings import Settings
+from ops.local.aws.testing import World
 from ops.local.kubernetes.cluster import LocalCluster
 from ops.local.kubernetes.testing import running_cluster
-
-from .conftest import World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -91,6 +90,11 @@ def cdk(tmp_path_factory: pytest.TempPathFactory, kubernetes: LocalCluster, proj
     aws.stop()
 
 
+def core_api(kubernetes: LocalCluster) -> Any:
+    """Kubernetes' core API."""
+    return client.CoreV1Api(kubernetes.api_client())
+
+
 def stack_states(world: World) -> dict[str, str]:
     found = world.client("cloudformation").describe_stacks()["Stacks"]
     return {s["StackName"].removeprefix(f"{ENVIRONMENT}-"): s["StackStatus"] for s in found}
@@ -106,7 +110,7 @@ def test_every_stack_is_deployed(cdk: Cli, kubernetes: LocalCluster, record_prop
     assert stack_states(cdk.world) == {"CDKToolkit": "CREATE_COMPLETE", **dict.fromkeys(STACKS, "CREATE_COMPLETE")}
     assert cdk.world.client("eks").describe_cluster(name=ENVIRONMENT)["cluster"]["status"] == "ACTIVE"
     assert cdk.world.outputs(f"{ENVIRONMENT}-storage")["FileSystemId"].startswith("fs-")
-    volumes = client.CoreV1Api(kubernetes.api_client()).list_persistent_volume().items
+    volumes = core_api(kubernetes).list_persistent_volume().items
     handles = [v.spec.csi.volume_handle.split("/")[0] for v in volumes]
     assert cdk.world.outputs(f"{ENVIRONMENT}-storage")["FileSystemId"] in handles
 
@@ -135,7 +139,7 @@ def test_an_update_brings_nodes(cdk: Cli, kubernetes: LocalCluster) -> None:
     result = cdk.deploy(f"{ENVIRONMENT}-capacity", "--exclusively", "--parameters", "DesiredNodes=2")
     assert result.returncode == 0, result.stdout
     assert stack_states(cdk.world)["capacity"] == "UPDATE_COMPLETE"
-    nodes = client.CoreV1Api(kubernetes.api_client()).list_node().items
+    nodes = core_api(kubernetes).list_node().items
     gpus = [n for n in nodes if n.status.allocatable.get("nvidia.com/gpu") == "8"]
     assert len(gpus) == 2
 
@@ -182,7 +186,7 @@ def test_everything_is_destroyed_but_the_archive(cdk: Cli, kubernetes: LocalClus
 def seen(world: World, kubernetes: LocalCluster) -> dict[str, Any]:
     """Whatever of the environment is left in AWS and in Kubernetes."""
     ec2 = world.client("ec2")
-    core = client.CoreV1Api(kubernetes.api_client())
+    core = core_api(kubernetes)
     own = ("default", "kube-system", "kube-public", "kube-node-lease")
     found = {
         "interfaces": ec2.describe_network_interfaces()["NetworkInterfaces"],

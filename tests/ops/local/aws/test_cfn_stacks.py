@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from .conftest import World
+from ops.local.aws.testing import World
 
 pytestmark = pytest.mark.integration
 

@@ -14,11 +14,10 @@ import pytest
 from kubernetes import client
 
 from ops.local.aws.settings import Settings
+from ops.local.aws.testing import TIME_SCALE, World
+from ops.local.aws.testing import templates as t
 from ops.local.kubernetes.cluster import LocalCluster
 from ops.local.kubernetes.testing import running_cluster
-
-from . import templates as t
-from .conftest import TIME_SCALE, World
 
 pytestmark = pytest.mark.integration
 
@@ -79,8 +78,13 @@ def kube(world: World, kubernetes: LocalCluster) -> Iterator[World]:
     world.aws.configure(Settings(time_scale=TIME_SCALE))
 
 
+def core_api(kubernetes: LocalCluster) -> Any:
+    """Kubernetes' core API."""
+    return client.CoreV1Api(kubernetes.api_client())
+
+
 def data(kubernetes: LocalCluster) -> dict[str, str]:
-    found = client.CoreV1Api(kubernetes.api_client()).list_namespaced_config_map("default").items
+    found = core_api(kubernetes).list_namespaced_config_map("default").items
     return {c.metadata.name: c.data["value"] for c in found if c.data and "value" in c.data}
 
 
@@ -118,7 +122,7 @@ def test_values_of_the_stack_reach_the_manifest(kube: World, kubernetes: LocalCl
 def test_what_kubernetes_refuses_fails_the_stack(
     kube: World, kubernetes: LocalCluster, bad: dict[str, Any], reason: str
 ) -> None:
-    core = client.CoreV1Api(kubernetes.api_client())
+    core = core_api(kubernetes)
     core.create_namespaced_config_map("default", {"metadata": {"name": "exists"}, "data": {"mine": "1"}})
     try:
         assert kube.deploy("kube", {**BASE, "M": bad}) == "UPDATE_ROLLBACK_COMPLETE"
@@ -233,7 +237,7 @@ def test_instances_of_a_node_group_become_nodes(kube: World, kubernetes: LocalCl
     )
     resources = {**BASE, "Template": t.launch_template(), "Gpu": group}
     assert kube.deploy("kube", resources) == "UPDATE_COMPLETE"
-    nodes = client.CoreV1Api(kubernetes.api_client()).list_node().items
+    nodes = core_api(kubernetes).list_node().items
     assert len(nodes) == 2
     for node in nodes:
         assert node.status.allocatable["nvidia.com/gpu"] == "8"
@@ -243,5 +247,5 @@ def test_instances_of_a_node_group_become_nodes(kube: World, kubernetes: LocalCl
         assert node.metadata.labels["node.kubernetes.io/instance-type"] == "p5.48xlarge"
         assert [(taint.key, taint.effect) for taint in node.spec.taints] == [("nvidia.com/gpu", "NoSchedule")]
     assert kube.deploy("kube", BASE) == "UPDATE_COMPLETE"
-    assert client.CoreV1Api(kubernetes.api_client()).list_node().items == []
+    assert core_api(kubernetes).list_node().items == []
     assert kube.delete("kube") == "DELETE_COMPLETE"
