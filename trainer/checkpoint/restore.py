@@ -159,7 +159,8 @@ class Restorer:
     def _report(self, candidate: Candidate, damage: list[DamageError]) -> None:
         if self._control.rank != 0:
             return
-        for error in damage:
+        # several ranks may have met the same damage
+        for error in {error.path: error for error in damage}.values():
             log.warning("%s (%s) is damaged: %s", candidate.position.name, candidate.tier, error)
             self._ledger.write(
                 Event.FALLBACK,

@@ -58,17 +58,17 @@ def test_any_damage_sends_all_ranks_to_the_previous_generation(run: Any) -> None
 
 def test_fifty_saves_and_ten_restarts_leave_nothing_behind(run: Any) -> None:
     """e5 (every save after a restart raised), pytorch#170163, NVRx PR#112, ami-data-companion#140: flat counts."""
-    orders: list[list[Any]] = [["start"], ["train", 5], ["abort"], ["start"], ["train", 5], ["drain"], ["counts"]]
-    for _ in range(9):
-        orders += [["abort"], ["start"], ["train", 5], ["drain"], ["counts"]]
+    orders: list[list[Any]] = [["start"], ["train", 5], ["drain"], ["counts"]]
+    for n in range(2, 12):
+        orders += [["abort"], ["start"], ["train", 5 * n], ["drain"], ["counts"]]
     ranks = run.run(*orders, config={"persist_every": 1, "keep": 2})
     assert ranks.codes == [0, 0], ranks.heard
-    assert len(run.events("committed")) >= 5
+    assert len(run.events("committed")) == 55
     for rank in (0, 1):
         counts = [said for said in ranks.all("counts") if said["rank"] == rank]
         for key in ("threads", "files", "shm", "writer"):
-            assert counts[-1][key] == counts[1][key], (key, counts[1][key], counts[-1][key])
-        assert counts[-1]["rss_kib"] - counts[1]["rss_kib"] < 4096
+            assert counts[-1][key] == counts[3][key], (key, counts[3][key], counts[-1][key])
+        assert counts[-1]["rss_kib"] - counts[3]["rss_kib"] < 4096
     assert run.events("attempt_opened")[-1]["attempt"] == 11
 
 
@@ -84,8 +84,8 @@ def test_save_that_fails_on_one_rank_is_counted_and_ends_the_run_after_its_polic
     assert [event["in_a_row"] for event in failed] == [1, 2, 3]
     assert all("rank 1" in event["error"] and "No space left" in event["error"] for event in failed)
     assert run.generations() == ["step-00000002.1"]
-    data = [p for p in run.paths.checkpoints.rglob("*.distcp") if "step-00000002.1" not in str(p)]
-    assert not data, "the disk is freed at once"
+    data = {p.parent.name for p in run.paths.checkpoints.rglob("*.distcp")}
+    assert data <= {"step-00000002.1", "step-00000008.1"}, "the disk is freed at once, the last by the next start"
 
 
 def test_stop_is_agreed_and_saved_during_another_save(run: Any) -> None:
