@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ops.local.aws.cloudformation.errors import ValidationError
@@ -52,7 +54,7 @@ def test_every_way_to_refer_is_found() -> None:
 
 
 def test_resources_wait_for_what_they_name() -> None:
-    resources = {
+    resources: dict[str, Any] = {
         "A": {"Properties": {"X": {"Ref": "B"}}},
         "B": {"DependsOn": "C"},
         "C": {"Properties": {"X": {"Ref": "Parameter"}}},
@@ -61,6 +63,6 @@ def test_resources_wait_for_what_they_name() -> None:
 
 
 def test_a_circle_is_refused_with_its_members() -> None:
-    resources = {"A": {"Properties": {"X": {"Ref": "B"}}}, "B": {"DependsOn": ["A"]}}
+    resources: dict[str, Any] = {"A": {"Properties": {"X": {"Ref": "B"}}}, "B": {"DependsOn": ["A"]}}
     with pytest.raises(ValidationError, match=r"Circular dependency between resources: \[A, B\]"):
         dependencies(resources)
