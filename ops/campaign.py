@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from ops.campaign_plan import CampaignPlan, CampaignSpec, PlannedRun, When
-from ops.errors import InvalidInputError, RunFailedError
+from ops.errors import InvalidInputError, RefusedError, RunFailedError
 from ops.files import write_atomically
 from ops.follow import End, Outcome
 from ops.options import local_folder
@@ -85,8 +87,11 @@ class Campaign:
         return campaign_folder(self.world.call.environment.name, self.stem)
 
     def run(self) -> Records:
-        """Until every run has ended. Raises RunFailedError when the undisturbed run does not reach its target."""
-        records = self._open()
+        """Until every run has ended. Raises RunFailedError when the undisturbed run fails, RefusedError."""
+        with self._alone():
+            return self._run(self._open())
+
+    def _run(self, records: Records) -> Records:
         if records.params_sha256 is None:
             self._undisturbed(records)
         for number, planned in enumerate(self.plan.runs, start=1):
@@ -94,11 +99,22 @@ class Campaign:
                 count = f"run {number} of {len(self.plan.runs)}"
                 self.world.call.output.say(f"\n{planned.name} ({count}): {len(planned.faults)} faults")
                 records.runs[planned.name] = self._disturbed(planned, records)
-                self._keep(records)
+                self.keep(records)
         return records
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two at once would take away each other's runs. Raises RefusedError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RefusedError(f"the campaign in {self.folder} is under way") from None
+            yield
+
     def _open(self) -> Records:
-        digest = self._digest()
+        digest = self.digest()
         try:
             records = Records.model_validate_json((self.folder / RECORDS).read_text())
         except FileNotFoundError:
@@ -110,12 +126,14 @@ class Campaign:
             )
         return records
 
-    def _digest(self) -> str:
+    def digest(self) -> str:
+        """Of all that decides what is run."""
         environment = self.world.call.environment
         parts = [self.spec.model_dump_json(), environment.training.model_dump_json(), repr(self.plan)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def _keep(self, records: Records) -> None:
+    def keep(self, records: Records) -> None:
+        """Write the records, whole."""
         write_atomically(self.folder / RECORDS, records.model_dump_json(by_alias=True, indent=1) + "\n")
 
     def _undisturbed(self, records: Records) -> None:
@@ -128,11 +146,10 @@ class Campaign:
         records.params_sha256 = finished.summary.params_sha256
         records.versions = finished.summary.versions
         records.t_ref = control_reference(self.world.runs.fetch(name))
-        self._keep(records)
+        self.keep(records)
 
     def _disturbed(self, planned: PlannedRun, records: Records) -> RunResult:
         file = self.folder / f"{planned.name}.yaml"
-        file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("w") as stream:
             YAML().dump([_entry(fault.model_dump(mode="json", by_alias=True)) for fault in planned.faults], stream)
         return judge(planned, self._train(planned.name, file, records.t_ref), records.params_sha256)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ops.campaign import Records, judge
-from ops.campaign_plan import CampaignPlan, PlannedRun, Void, When
+from environments.environment import find, load
+from ops.campaign import Campaign, Records, judge
+from ops.campaign_plan import CampaignPlan, CampaignSpec, PlannedRun, Void, When
 from ops.campaign_table import class_rows, markdown, problem_rows, quantile_of, verdict, void_rows
+from ops.console import Output
+from ops.errors import InvalidInputError, RefusedError
 from ops.follow import End, Outcome
 from ops.report.recovery import FaultFigures
 from ops.submission import Finished
@@ -116,3 +122,27 @@ def test_void_cells_are_told_by_reason() -> None:
 @pytest.mark.parametrize(("quantile", "value"), [(0.5, 2.0), (0.9, 4.0), (1.0, 4.0), (0.25, 1.0)])
 def test_quantiles_are_values_that_were_measured(quantile: float, value: float) -> None:
     assert quantile_of([4.0, 1.0, 3.0, 2.0], quantile) == value
+
+
+def test_two_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEADFAST_LOCAL", str(tmp_path))
+    world: Any = SimpleNamespace(call=SimpleNamespace(environment=load(find("local")), output=Output()))
+    campaign = Campaign(CampaignSpec(), CampaignPlan((), ()), world, "c")
+    (campaign.folder).mkdir(parents=True)
+    with (campaign.folder / "lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(RefusedError, match="under way"):
+            campaign.run()
+
+
+def test_a_campaign_goes_on_only_with_what_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEADFAST_LOCAL", str(tmp_path))
+    world: Any = SimpleNamespace(call=SimpleNamespace(environment=load(find("local")), output=Output()))
+    plan = CampaignPlan((PLANNED,), ())
+    begun = Campaign(CampaignSpec(seed=1), plan, world, "c")
+    kept = records((PLANNED, finished(FakeSummary("aa", figures(KILL), figures(RAISE)))))
+    kept.plan = begun.digest()
+    begun.keep(kept)
+    assert begun.run() == kept, "a run that has ended was run again"
+    with pytest.raises(InvalidInputError, match="another file or environment"):
+        Campaign(CampaignSpec(seed=2), plan, world, "c").run()
