@@ -29,7 +29,7 @@ def _state(tmp_path: Path) -> Iterator[Path]:
     state = tmp_path / "s"
     yield state
     found = left_behind(state)
-    for environment in (path for path in state.glob("*") if (path / "fsx").exists()):
+    for environment in {path.parent for name in ("aws", "kubernetes") for path in state.glob(f"*/{name}")}:
         LocalAws(environment / "aws").stop()
         LocalCluster(environment).stop()
     assert found == [], "processes of this test are still there"
