@@ -87,6 +87,8 @@ class CheckpointEngine:
 
         Raises ArenaError, MismatchError, NothingLoadableError; TimeoutError or RuntimeError from the group.
         """
+        if self._board is not None:
+            self.abort()
         started = time.monotonic()
         self._control, self._state = control, state
         tensors = state.device_tensors()
@@ -218,6 +220,7 @@ class CheckpointEngine:
         started = time.monotonic()
         bound_s = min(self._config.drain_timeout_s, timeout_s or self._config.drain_timeout_s)
         if self._last_saved != step or not self._backend.will_persist(step):
+            self._backend.drain(bound_s)  # a snapshot of this very step may be under way
             self._launch(step, persist=True, stage="", patient=True)
         position = Position(self._restored.attempt, step)
         finished = self._backend.drain(bound_s)

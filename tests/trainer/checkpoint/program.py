@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -191,6 +192,7 @@ class Rank:
         """What must not grow."""
         import threading
 
+        gc.collect()
         status = Path("/proc/self/status").read_text()
         self.say(
             "counts",

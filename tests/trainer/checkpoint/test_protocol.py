@@ -165,8 +165,8 @@ def test_failing_call_is_named_and_nothing_is_committed(world: World, point: str
     world.save(10)
     faults.arm(world.paths, StorageFault("full", point, action, rank=rank, from_step=20, saves=1))  # type: ignore[arg-type]
     started = time.monotonic()
-    outcomes = world.save(20, timeout_s=3.0)
-    assert time.monotonic() - started < 3.0 or point == "mkdir", "rank 0 need not wait for one that gave up"
+    outcomes = world.save(20, timeout_s=2.0 if point == "mkdir" else 20.0)
+    assert time.monotonic() - started < 15.0, "nobody waits for one that gave up"
     failed = outcomes[rank]
     assert failed is not None and not failed.ok
     assert ("No space left" if action == "ENOSPC" else "Input/output error") in failed.error
