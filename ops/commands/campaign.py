@@ -29,7 +29,7 @@ def campaign(
     from ops.campaign import Campaign
     from ops.campaign_plan import load_spec, plan_campaign
     from ops.campaign_table import markdown, problem_rows, show, shown_faults, verdict
-    from ops.errors import RunFailedError
+    from ops.errors import Code, RunFailedError
     from ops.files import write_atomically
     from ops.outside_faults import refuse_where_nobody_strikes
     from ops.worlds import open_world
@@ -44,5 +44,8 @@ def campaign(
     write_atomically(job.folder / "campaign.md", markdown(records, plan))
     result = {**records.model_dump(mode="json", by_alias=True), "folder": str(job.folder)}
     call.output.result(result, lambda console: show(console, records, plan))
-    if problem_rows(shown_faults(records)):
-        raise RunFailedError(verdict(shown_faults(records)), details=[f"records in {job.folder}"])
+    if not problem_rows(shown_faults(records)):
+        return
+    if as_json:  # the one JSON object has said it
+        raise typer.Exit(Code.RUN_FAILED)
+    raise RunFailedError(verdict(shown_faults(records)), details=[f"records in {job.folder}"])

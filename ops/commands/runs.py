@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ops.errors import InvalidInputError, VerificationError
+from ops.errors import Code, InvalidInputError, VerificationError
+from ops.follow import End
 from ops.options import Call, EnvironmentArgument, JsonOption, LocalOption, RunOption, local_folder
 from ops.report.compare import comparison_rows, same_result
 from ops.report.reference import ReferenceTime
@@ -89,6 +90,8 @@ def submit(
             return
         finished = _finish(call, world, planned)
     show(call.output, finished)
+    if as_json and finished.outcome.end is not End.REACHED:  # the one JSON object has said it
+        raise typer.Exit(Code.RUN_FAILED)
     finished.raise_if_failed()
 
 
