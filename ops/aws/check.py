@@ -14,7 +14,7 @@ from rich.markup import escape
 from environments.rules.place import ZONE_UNKNOWN
 from environments.sections import CapacityBlock, OnDemand, Reservation
 from ops.aws.access import Aws, error_code, error_message
-from ops.aws.stacks import bootstrapped
+from ops.aws.stacks import bootstrapped, stack
 
 State = Literal["ok", "warning", "failed"]
 P_INSTANCES_QUOTA = "L-417A185B"
@@ -140,7 +140,11 @@ def bucket_is_ours(aws: Aws) -> Iterator[Finding]:
             answer = f"bucket {name}: {error_message(error)}"
             yield Finding("archive", "failed", answer, "somebody else's bucket: another archive.bucket")
         return
-    yield Finding("archive", "ok", f"bucket {name} is there")
+    if environment.archive.adopt or stack(aws, "archive"):
+        yield Finding("archive", "ok", f"bucket {name} is there")
+    else:
+        answer = f"bucket {name} is there and belongs to no archive stack, so the stack could not make it"
+        yield Finding("archive", "failed", answer, "archive.adopt: true uses it as it is")
 
 
 def image_is_there(aws: Aws) -> Iterator[Finding]:

@@ -151,6 +151,14 @@ def test_an_adopted_bucket_must_be_there(aws: Aws) -> None:
     assert "ours-already is not there" in finding.answer
 
 
+def test_a_bucket_of_an_earlier_life_must_be_adopted(aws: Aws) -> None:
+    make_bucket(aws)
+    [finding] = check.failed(list(check.bucket_is_ours(aws)))
+    assert finding.fix == "archive.adopt: true uses it as it is"
+    adopting = Aws(small(archive={"bucket": aws.bucket, "adopt": True}), aws.session)
+    assert check.failed(list(check.bucket_is_ours(adopting))) == []
+
+
 def test_a_type_that_the_zone_does_not_offer(aws: Aws) -> None:
     elsewhere = Aws(small(instance_type="p6-b200.48xlarge"), aws.session)
     [finding] = list(check.type_is_offered(elsewhere))
