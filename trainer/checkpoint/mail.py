@@ -21,6 +21,7 @@ from trainer.checkpoint.decisions import Board, Decision
 log = logging.getLogger(__name__)
 
 LISTEN_S = 0.05
+RETRY_S = 1.0
 STOP_KEY = "stop"
 
 
@@ -42,7 +43,7 @@ class Mail:
     def __init__(self, session: Session) -> None:
         self._session, self._store = session, session.store
         self._outbox: deque[Callable[[], object]] = deque()
-        self._listened_s = 0.0
+        self._listened_s = self._retry_s = 0.0
         self._votes_open = False
         self._newest: tuple[Position, float] | None = None
         self._whole: Position | None = None
@@ -92,9 +93,11 @@ class Mail:
 
     def exchange(self, active: Iterable[Position]) -> dict[Position, str]:
         """Send what is to be sent, and listen now and then; returns failures of `active` saves on other ranks."""
+        if time.monotonic() < self._retry_s:
+            return {}
         while self._outbox:
             if self._try(self._outbox[0]) is _FAILED:
-                break
+                return {}
             self._outbox.popleft()
         if time.monotonic() - self._listened_s < LISTEN_S:
             return {}
@@ -128,6 +131,7 @@ class Mail:
             return call()
         except RuntimeError as error:
             log.warning("the store of the attempt does not answer: %s", str(error).splitlines()[0])
+            self._retry_s = time.monotonic() + RETRY_S
             return _FAILED
 
 
