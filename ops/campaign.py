@@ -86,21 +86,20 @@ class Campaign:
         """Records and fault files."""
         return campaign_folder(self.world.call.environment.name, self.stem)
 
-    def run(self) -> Records:
+    def run(self, after_each: Callable[[Records], None] = lambda _: None) -> Records:
         """Until every run has ended. Raises RunFailedError when the undisturbed run fails, RefusedError."""
         with self._alone():
-            return self._run(self._open())
-
-    def _run(self, records: Records) -> Records:
-        if records.params_sha256 is None:
-            self._undisturbed(records)
-        for number, planned in enumerate(self.plan.runs, start=1):
-            if planned.name not in records.runs:
-                count = f"run {number} of {len(self.plan.runs)}"
-                self.world.call.output.say(f"\n{planned.name} ({count}): {len(planned.faults)} faults")
-                records.runs[planned.name] = self._disturbed(planned, records)
-                self.keep(records)
-        return records
+            records = self._open()
+            if records.params_sha256 is None:
+                self._undisturbed(records)
+            for number, planned in enumerate(self.plan.runs, start=1):
+                if planned.name not in records.runs:
+                    count = f"run {number} of {len(self.plan.runs)}"
+                    self.world.call.output.say(f"\n{planned.name} ({count}): {len(planned.faults)} faults")
+                    records.runs[planned.name] = self._disturbed(planned, records)
+                    self.keep(records)
+                    after_each(records)
+            return records
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

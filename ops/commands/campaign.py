@@ -40,8 +40,7 @@ def campaign(
     refuse_where_nobody_strikes([fault for run in plan.runs for fault in run.faults], local=local)
     with open_world(call, bring_up=True) as world:
         job = Campaign(spec, plan, world, file.stem)
-        records = job.run()
-    write_atomically(job.folder / "campaign.md", markdown(records, plan))
+        records = job.run(lambda so_far: write_atomically(job.folder / "campaign.md", markdown(so_far, plan)))
     result = {**records.model_dump(mode="json", by_alias=True), "folder": str(job.folder)}
     call.output.result(result, lambda console: show(console, records, plan))
     if not problem_rows(shown_faults(records)):
