@@ -83,11 +83,13 @@ def cdk(tmp_path_factory: pytest.TempPathFactory, kubernetes: LocalCluster, proj
     assemblies = tmp_path_factory.mktemp("assemblies")
     aws = LocalAws(tmp_path_factory.mktemp("aws"))
     aws.start(Settings(kubeconfig=kubernetes.kubeconfig))
-    cli = Cli(World(aws), project_root, assemblies)
-    result = cli("bootstrap")
-    assert result.returncode == 0, result.stdout
-    yield cli
-    aws.stop()
+    try:
+        cli = Cli(World(aws), project_root, assemblies)
+        result = cli("bootstrap")
+        assert result.returncode == 0, result.stdout
+        yield cli
+    finally:
+        aws.stop()
 
 
 def core_api(kubernetes: LocalCluster) -> Any:
