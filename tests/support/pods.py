@@ -119,10 +119,11 @@ class Job:
                 cwd=PROJECT,
             )
 
-    def wait(self, timeout_s: float) -> dict[str, int | None]:
-        """Exit codes by name; None for what is still running when the time is up."""
+    def wait(self, timeout_s: float, prefix: str = "") -> dict[str, int | None]:
+        """Exit codes by name, once those that begin with `prefix` have ended; None for what still runs then."""
+        awaited = [process for name, process in self.processes.items() if name.startswith(prefix)]
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and any(p.poll() is None for p in self.processes.values()):
+        while time.monotonic() < deadline and any(process.poll() is None for process in awaited):
             time.sleep(0.1)
         return {name: process.poll() for name, process in self.processes.items()}
 

@@ -25,9 +25,9 @@ def at_step(number: int) -> Any:
 
 def test_sigterm_to_one_pod_stops_all_with_their_state_saved(start: StartJob, undisturbed: dict[str, Any]) -> None:
     job = start()
-    job.until(at_step(12), 60)
+    job.until(at_step(12), 90)
     pods.terminate(job, "pod-1")
-    codes = job.wait(8)
+    codes = job.wait(60, "pod")
     assert codes["pod-0"] == codes["pod-1"] == 92, job.logs()
     stopped = {record["step"] for record in job.records("planned_stop")}
     assert len(stopped) == 1
@@ -43,8 +43,8 @@ def terminate_control(job: pods.Job) -> None:
 
 
 def test_the_capacity_blocks_end_stops_the_run(start: StartJob) -> None:
-    job = start(environment={"STEADFAST_STOP_AT": str(time.time() + 6)})
-    codes = job.wait(60)
+    job = start(environment={"STEADFAST_STOP_AT": str(time.time() + 12)})
+    codes = job.wait(90, "pod")
     assert codes["pod-0"] == codes["pod-1"] == 92, job.logs()
     assert {"Capacity Block" in record["reason"] for record in job.records("planned_stop")} == {True}
 
@@ -53,7 +53,7 @@ def test_the_capacity_blocks_end_stops_the_run(start: StartJob) -> None:
 def test_the_store_may_be_lost(start: StartJob, undisturbed: dict[str, Any], how: str) -> None:
     """The same training pods go on: the Job's failure count stays as it is."""
     job = start()
-    job.until(at_step(12), 60)
+    job.until(at_step(12), 90)
     lost_s = time.monotonic()
     if how == "store":
         (store,) = psutil.Process(job.processes["control"].pid).children()
@@ -69,7 +69,7 @@ def test_the_store_may_be_lost(start: StartJob, undisturbed: dict[str, Any], how
 
 def test_a_spare_takes_over_from_a_node_that_is_gone(start: StartJob, undisturbed: dict[str, Any]) -> None:
     job = start(spares=1)
-    job.until(at_step(12), 60)
+    job.until(at_step(12), 90)
     victim = next(r["pod"] for r in job.records("step") if r["rank"] == 0).removeprefix("test-1-")
     lost_s = time.monotonic()
     job.kill_pod(victim)
@@ -82,7 +82,7 @@ def test_a_spare_takes_over_from_a_node_that_is_gone(start: StartJob, undisturbe
 
 def test_without_a_spare_the_replaced_pod_joins(start: StartJob, undisturbed: dict[str, Any]) -> None:
     job = start()
-    job.until(at_step(12), 60)
+    job.until(at_step(12), 90)
     job.kill_pod("pod-0")
     time.sleep(2)
     job.start_pod(0)
@@ -105,4 +105,4 @@ def test_another_configuration_is_refused(start: StartJob) -> None:
     job.config = config(loop={"steps": 9}, optimizer={"lr": 1e-5}, recovery={"gang_restarts": 1})
     job.__post_init__()
     job.start()
-    job.until(lambda _: "optimizer.lr" in job.logs(), 60)
+    job.until(lambda _: "optimizer.lr" in job.logs(400), 60)
