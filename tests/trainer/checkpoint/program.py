@@ -67,7 +67,7 @@ class Rank:
             store=dist.PrefixStore(prefix, self._store()),
             rank=self.rank,
             world_size=self.world_size,
-            timeout=timedelta(seconds=self.options.get("timeout_s", 30)),
+            timeout=timedelta(seconds=self.options.get("timeout_s", 120)),
         )
         torch.manual_seed(self.rank)
         width = self.options.get("width", 24)
@@ -87,7 +87,7 @@ class Rank:
             }
         self.done = 0
         state = ModuleState(self.model, self.optimizer, self.rank, lambda: self.done, self._set_done)
-        control = PlainControl.make(self._store(), f"control.{prefix}", self.options.get("timeout_s", 30))
+        control = PlainControl.make(self._store(), f"control.{prefix}", self.options.get("timeout_s", 120))
         restored = self.engine.open(control, state)
         self.say("open", **vars(restored), state=self.digest())
 
