@@ -346,10 +346,11 @@ class Walk(RuleBasedStateMachine):
         step = self._next()
         fault = StorageFault(f"f{step}.{self.world.attempt}", point, "kill", rank=rank, from_step=step, saves=1)
         faults.arm(self.world.paths, fault)
-        outcomes = self.world.save(step, timeout_s=0.3)
+        outcomes = self.world.save(step, timeout_s=1.5)
         faults.disarm(self.world.paths)
         if (self.world.paths.checkpoints / Position(self.world.attempt, step).name / COMMIT).exists():
-            assert point in ("committed", "pruned") or None not in outcomes
+            whole = point in ("committed", "pruned") or (point, rank) == ("acked", 1)
+            assert whole or None not in outcomes
             self.expected.append(Position(self.world.attempt, step))
         self.restart()
 
@@ -408,7 +409,7 @@ class Walk(RuleBasedStateMachine):
 
 
 Walk.TestCase.settings = settings(
-    max_examples=8, stateful_step_count=10, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=6, stateful_step_count=10, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestWalk = Walk.TestCase
 TestWalk.pytestmark = [pytest.mark.integration]
