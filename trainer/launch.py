@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -26,6 +27,7 @@ from trainer.exit_codes import ExitCode
 from trainer.launcher_log import event_in
 from trainer.paths import PodContext
 from trainer.resilience import health, progress, verdict
+from trainer.resilience.store_watch import StoreWatch, kill_tree
 
 log = logging.getLogger("steadfast.launch")
 
@@ -85,7 +87,9 @@ class Launch:
         threading.Thread(target=self._relay, args=(self._child.stdout,), daemon=True).start()
         if self._terminated:  # between the check and the start
             self._child.terminate()
+        watch = StoreWatch(self._endpoint, partial(self._store_is_silent, self._child))
         returncode = self._child.wait()
+        watch.close()
         found = verdict.find(self._verdicts, self._context.pod, newer_than_ns=begun_ns)
         conclusion = self._conclude(returncode, found)
         self._ledger.write(
@@ -96,6 +100,12 @@ class Launch:
             verdict=found.reason if found else None,
         )
         return conclusion
+
+    def _store_is_silent(self, child: subprocess.Popen[str], detail: str) -> None:
+        """Ranks and launcher hang on it and hear no SIGTERM; the next start of ft_launcher finds the new store."""
+        self._ledger.write(Event.FAILURE_DETECTED, layer="launcher", detail=detail)
+        log.warning("%s; ending ft_launcher and its ranks", detail)
+        kill_tree(child.pid)
 
     def _conclude(self, returncode: int, found: verdict.Verdict | None) -> Conclusion:
         step = progress.completed_step(self._context.paths)
