@@ -54,8 +54,10 @@ class Part(IntEnum):
     """Of a slot, in order."""
 
     OWN = 0
-    SHARED = 1
-    TAIL = 2
+    RANKED = 1
+    """Host values of this rank, in blocks of their own: another world size finds them without reading shards."""
+    SHARED = 2
+    TAIL = 3
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Layout:
     items: tuple[Item, ...]
     fragments: tuple[Fragment, ...]
     cuts: list[int]
-    """0, begin of the shared part, of the tail, end of the slot."""
+    """Where the parts begin, and the end of the slot."""
     digest: str
     metadata: Metadata
     metadata_file: bytes
@@ -261,7 +263,9 @@ def _shared(item: WriteItem) -> bool:
 def _part(item: WriteItem, stored: set[tuple[str, tuple[int, ...]]]) -> Part:
     if _key(item) not in stored:
         return Part.TAIL
-    return Part.SHARED if _shared(item) else Part.OWN
+    if _shared(item):
+        return Part.SHARED
+    return Part.RANKED if is_ranked(item.index.fqn) else Part.OWN
 
 
 def _check_keys(keys: list[set[str]]) -> None:
