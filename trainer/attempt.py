@@ -55,7 +55,7 @@ class Attempt:
         self.ledger.bind(attempt=restored.attempt)
         self._refuse_loop(restored.step)
         self.first_step = restored.step + 1
-        self.stepper = step.Stepper(self.config, self.state, process.device)
+        self.stepper = step.Stepper(self.config, self.state, process.device, self.engine.before_optimizer_step)
         process.hooks = Hooks(poison=self._poison, break_storage=partial(break_storage, process.context.paths))
         self._last: step.StepRecord | None = None
         self._stop_reason = ""

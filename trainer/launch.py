@@ -35,6 +35,9 @@ LAUNCHER = (sys.executable, "-m", "nvidia_resiliency_ext.fault_tolerance.launche
 NO_RESTART = 93
 """ft_launcher's own code for its no-progress rule (`--ft-no-restart-exit-code`)."""
 
+EXIT_BARRIER = "seconds for other agents to finish"
+"""What ft_launcher logs when its own ranks have ended well."""
+
 
 @dataclass(frozen=True)
 class Conclusion:
@@ -53,6 +56,7 @@ class Launch:
         self._ledger = Ledger(context.paths.events, "launch", pod=context.pod, node=context.node)
         self._child: subprocess.Popen[str] | None = None
         self._terminated = False
+        self._begun_ns: dict[Path, int] = {}
         self._endpoint = _option(arguments, "--rdzv-endpoint")
         self._verdicts = (context.paths.verdicts, context.shm / "verdicts")
         signal.signal(signal.SIGTERM, self._forward)
@@ -73,7 +77,7 @@ class Launch:
 
     def _start(self, number: int) -> Conclusion:
         self._ledger.write(Event.LAUNCH_STARTED, start=number)
-        begun_ns = {directory: _file_clock_ns(directory) for directory in self._verdicts}
+        self._begun_ns = {directory: _file_clock_ns(directory) for directory in self._verdicts}
         environment = {**os.environ, "STEADFAST_STORE_ENDPOINT": self._endpoint}
         self._child = subprocess.Popen(
             [*LAUNCHER, *self._arguments],
@@ -90,7 +94,7 @@ class Launch:
         watch = StoreWatch(self._endpoint, partial(self._store_is_silent, self._child))
         returncode = self._child.wait()
         watch.close()
-        found = verdict.find(self._verdicts, self._context.pod, newer_than_ns=begun_ns)
+        found = self._verdict()
         conclusion = self._conclude(returncode, found)
         self._ledger.write(
             Event.LAUNCH_ENDED,
@@ -127,9 +131,21 @@ class Launch:
         for line in output:
             sys.stdout.write(line)
             sys.stdout.flush()
+            if EXIT_BARRIER in line:
+                self._leave_after_planned_stop()
             if event := event_in(line):
                 name, fields = event
                 self._ledger.write(name, **fields)
+
+    def _leave_after_planned_stop(self) -> None:
+        """The ranks have saved and left. A launcher that was told to stop never comes to the exit barrier, and the
+        others would wait for it: 300 s of idle GPUs, and no signal is heard there."""
+        found = self._verdict()
+        if found and found.code is ExitCode.PLANNED_STOP and self._child:
+            kill_tree(self._child.pid)
+
+    def _verdict(self) -> verdict.Verdict | None:
+        return verdict.find(self._verdicts, self._context.pod, newer_than_ns=self._begun_ns)
 
     def _store_is_back(self) -> bool:
         """Wait until something listens at the rendezvous endpoint; its pod is replaced by its own Job."""

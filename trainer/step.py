@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -50,8 +50,16 @@ class _Pending:
 class Stepper:
     """Runs steps and hands out their records as soon as their values have arrived."""
 
-    def __init__(self, config: TrainConfig, state: TrainState, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        state: TrainState,
+        device: torch.device,
+        before_update: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before_update` runs before the optimizer changes the state that a save may still be copying."""
         self._config, self._state, self._device = config, state, device
+        self._before_update = before_update
         self._pending: deque[_Pending] = deque()
         self._anchor = self._event()
         if self._anchor:
@@ -72,6 +80,7 @@ class Stepper:
         norm = torch.nn.utils.clip_grad_norm_(self._state.model.parameters(), self._config.optimizer.clip_norm)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         optimizer.found_inf = (~torch.isfinite(norm)).to(torch.float32)  # type: ignore[attr-defined]
+        self._before_update()
         optimizer.step()
         optimizer.zero_grad()
         self._state.step = step

@@ -147,9 +147,14 @@ class Slot:
         return self.cuts[:-1]
 
 
+_ON_DISK = {"origin": "from"}
+"""Names of fields on disk that are not Python's to use."""
+
+
 def seal(record: Attempt | Ack | Commit | Slot) -> bytes:
     """The record as JSON with its checksum."""
-    body = {"schema": SCHEMA, "kind": type(record).__name__, **asdict(record)}
+    fields = {_ON_DISK.get(name, name): value for name, value in asdict(record).items()}
+    body = {"schema": SCHEMA, "kind": type(record).__name__, **fields}
     return json.dumps({**body, "checksum": _digest(body)}, separators=(",", ":")).encode()
 
 
@@ -164,7 +169,8 @@ def unseal(kind: type[R], data: bytes, path: Path) -> R:
         raise DamageError(path, "its checksum does not match its content")
     if body.pop("schema") != SCHEMA or body.pop("kind") != kind.__name__:
         raise DamageError(path, "another schema or kind of record")
-    return _build(kind, body, path)
+    names = {word: name for name, word in _ON_DISK.items()}
+    return _build(kind, {names.get(word, word): value for word, value in body.items()}, path)
 
 
 def _build(kind: type[R], body: dict[str, Any], path: Path) -> R:
