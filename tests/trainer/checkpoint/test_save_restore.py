@@ -121,7 +121,7 @@ def test_snapshots_between_persists_bound_what_a_kill_costs(run: Any) -> None:
     assert again.one("open", "tier") == "memory" and again.one("open", "step") == 8
     assert run.generations() == []
     record = json.loads((run.paths.attempts / "2.json").read_text())
-    assert (record["origin"], record["tier"]) == ("step-00000008.1", "memory")
+    assert (record["from"], record["tier"]) == ("step-00000008.1", "memory")
 
 
 def test_memory_of_one_rank_lost_means_storage_for_all(run: Any) -> None:
