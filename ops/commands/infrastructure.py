@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from environments.environment import Environment
+from environments.notes import notes
 from ops.errors import CloudError, InvalidInputError, RefusedError
 from ops.options import Call, EnvironmentArgument, JsonOption, LocalOption, YesOption
 from ops.price import estimate
@@ -54,13 +55,16 @@ def check(
         _write_zone(call, checks.reservation(aws))
         call = Call.of(environment, local=local, as_json=as_json)
         aws = aws_of(call)
-    findings, price = checks.ask(aws), estimate(call.environment)
+    findings, price, remarks = checks.ask(aws), estimate(call.environment), notes(call.environment)
 
     def words(console: Console) -> None:
         checks.show(console, findings)
+        for remark in remarks:
+            console.print(escape(f"note: {remark}"))
         price.show(console)
 
-    call.output.result({"findings": checks.as_dicts(findings), "price": price.as_dict()}, words)
+    result = {"findings": checks.as_dicts(findings), "notes": remarks, "price": price.as_dict()}
+    call.output.result(result, words)
     if failed := checks.failed(findings):
         raise RefusedError(f"{len(failed)} of {len(findings)} checks failed")
 
