@@ -35,9 +35,6 @@ LAUNCHER = (sys.executable, "-m", "nvidia_resiliency_ext.fault_tolerance.launche
 NO_RESTART = 93
 """ft_launcher's own code for its no-progress rule (`--ft-no-restart-exit-code`)."""
 
-EXIT_BARRIER = "seconds for other agents to finish"
-"""What ft_launcher logs when its own ranks have ended well."""
-
 
 @dataclass(frozen=True)
 class Conclusion:
@@ -131,18 +128,9 @@ class Launch:
         for line in output:
             sys.stdout.write(line)
             sys.stdout.flush()
-            if EXIT_BARRIER in line:
-                self._leave_after_planned_stop()
             if event := event_in(line):
                 name, fields = event
                 self._ledger.write(name, **fields)
-
-    def _leave_after_planned_stop(self) -> None:
-        """The ranks have saved and left. A launcher that was told to stop never comes to the exit barrier, and the
-        others would wait for it: 300 s of idle GPUs, and no signal is heard there."""
-        found = self._verdict()
-        if found and found.code is ExitCode.PLANNED_STOP and self._child:
-            kill_tree(self._child.pid)
 
     def _verdict(self) -> verdict.Verdict | None:
         return verdict.find(self._verdicts, self._context.pod, newer_than_ns=self._begun_ns)
