@@ -7,7 +7,7 @@ export NODE_NO_WARNINGS = 1
 export CDK_DISABLE_CLI_TELEMETRY = 1
 export PYTHONUNBUFFERED = 1
 
-.PHONY: setup demo test check lint types imports unit lock clean
+.PHONY: setup demo test test-long check lint types imports unit lock clean
 
 setup: $(VENV)/.stamp node_modules/.stamp
 
@@ -49,7 +49,10 @@ unit: setup
 	$(BIN)/pytest -m unit -n 2
 
 test: check
-	$(BIN)/pytest -m "not unit" --durations=15
+	$(BIN)/pytest -m "not unit and not long" --durations=15
+
+test-long: setup
+	$(BIN)/pytest -m long --durations=15
 
 # The locks name no address and no CUDA wheel: torch decides about those itself.
 NOT_LOCKED := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti \

@@ -18,7 +18,7 @@ import pytest
 from ops.local.aws.local_aws import LocalAws
 from ops.local.kubernetes.cluster import LocalCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1500)]
 
 STEADFAST = Path(sys.executable).parent / "steadfast"
 BUCKETS_TOLERANCE = 1e-3

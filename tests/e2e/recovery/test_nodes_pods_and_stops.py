@@ -9,7 +9,7 @@ import pytest
 from ops.local.kubernetes.cluster import ClusterError
 from ops.local_world import gpu_node
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 
 LOSS_FOR_GOOD_S = 3600.0
 
