@@ -74,7 +74,7 @@ class Launch:
 
     def _start(self, number: int) -> Conclusion:
         self._ledger.write(Event.LAUNCH_STARTED, start=number)
-        self._begun_ns = {directory: _file_clock_ns(directory) for directory in self._verdicts}
+        self._begun_ns = {directory: verdict.file_clock_ns(directory) for directory in self._verdicts}
         environment = {**os.environ, "STEADFAST_STORE_ENDPOINT": self._endpoint}
         self._child = subprocess.Popen(
             [*LAUNCHER, *self._arguments],
@@ -161,16 +161,6 @@ def _option(arguments: list[str], name: str) -> str:
         if argument.startswith(f"{name}="):
             return argument.partition("=")[2]
     sys.exit(f"trainer.launch: ft_launcher's command line has no {name}: {' '.join(arguments)}")
-
-
-def _file_clock_ns(directory: Path) -> int:
-    """Now, by the clock of the file system that `directory` is on."""
-    directory.mkdir(parents=True, exist_ok=True)
-    probe = directory / f".clock.{socket.gethostname()}.{os.getpid()}"
-    probe.touch()
-    now_ns = probe.stat().st_mtime_ns
-    probe.unlink()
-    return now_ns
 
 
 def main(argv: list[str]) -> int:

@@ -11,16 +11,20 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import FrameType
 
 from trainer.config import TrainConfig
 from trainer.exit_codes import ExitCode
 from trainer.paths import PodContext
-from trainer.resilience import progress
+from trainer.resilience import progress, verdict
+from trainer.resilience.verdict import file_clock_ns
 
 log = logging.getLogger("steadfast.store")
 
 CONTROL = (sys.executable, "-m", "nvidia_resiliency_ext.fault_tolerance.control_plane")
+AFTER_STOP_S = 5.0
+"""Between a planned stop's verdict and a fresh store: ranks have committed and are leaving."""
 LAST_READERS_S = 20.0
 """How long a finished run's launchers may still ask the store for the reason of its end."""
 
@@ -31,6 +35,7 @@ class StoreHost:
     def __init__(self, context: PodContext, config: TrainConfig, arguments: list[str]) -> None:
         self._context, self._config, self._arguments = context, config, arguments
         self._terminated = False
+        self._begun_ns = self._clock()
         signal.signal(signal.SIGTERM, self._on_terminate)
 
     def run(self) -> ExitCode:
@@ -39,12 +44,30 @@ class StoreHost:
         while not self._terminated:
             if self._complete():
                 return self._end(child, ExitCode.TARGET_REACHED, LAST_READERS_S)
+            if self._stopped():
+                self._renew(child)
             if child.poll() is not None:
                 log.warning("nvrx-control ended with %s and the run is not complete: again", child.returncode)
                 child = self._spawn()
             time.sleep(0.25)
         code = ExitCode.TARGET_REACHED if self._complete() else ExitCode.PLANNED_STOP
         return self._end(child, code, 0.0)
+
+    def _stopped(self) -> bool:
+        """Whether ranks have left a planned stop's verdict since the store began."""
+        found = verdict.find([self._context.paths.verdicts], self._context.pod, newer_than_ns=self._begun_ns)
+        return found is not None and found.code is ExitCode.PLANNED_STOP
+
+    def _renew(self, child: subprocess.Popen[bytes]) -> None:
+        """End the store of a planned stop: launchers would wait 300 s in it for one that was told to go, and pods
+        that come to resume need a rendezvous that nobody has left half done."""
+        time.sleep(AFTER_STOP_S)
+        self._begun_ns = self._clock()
+        child.kill()
+        child.wait()
+
+    def _clock(self) -> dict[Path, int]:
+        return {self._context.paths.verdicts: file_clock_ns(self._context.paths.verdicts)}
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*CONTROL, *self._arguments])
