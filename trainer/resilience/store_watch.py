@@ -15,12 +15,13 @@ import psutil
 
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 2, 2, 3
 CONNECT_S = 2.0
+AFTER_CLOSE_S = 3.0
 
 
 class StoreWatch:
-    """Calls `on_silence` once, from a thread, if the store falls silent before `close`.
+    """Calls `on_silence` once, from a thread, if the store falls silent, or is closed, before `close`.
 
-    A store that ends in an orderly way closes its sockets: everybody sees that, and nothing is called.
+    ft_launcher sees a closed store too, but takes up to a minute to end; it is given AFTER_CLOSE_S.
     """
 
     def __init__(self, endpoint: str, on_silence: Callable[[str], None]) -> None:
@@ -39,8 +40,11 @@ class StoreWatch:
             return
         with connection:
             error = self._listen(connection)
+        where = f"the store at {self._address[0]}:{self._address[1]}"
         if error is not None and not self._over.is_set():
-            self._on_silence(f"the store at {self._address[0]}:{self._address[1]} is silent: {error}")
+            self._on_silence(f"{where} is silent: {error}")
+        elif not self._over.wait(AFTER_CLOSE_S):
+            self._on_silence(f"{where} was closed {AFTER_CLOSE_S:g} s ago")
 
     def _connect(self) -> socket.socket | None:
         """As soon as the store is there; None when there is no more need."""
