@@ -20,7 +20,7 @@ import pytest
 from k8s.bandwidth_check import check_command
 from k8s.launcher_command import control_command, launcher_command
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(280)]
 MODULE = "nvidia_resiliency_ext.fault_tolerance"
 PROBE = """
 import json, os, pathlib, time

@@ -181,7 +181,7 @@ def test_slow_storage_skips_saves_and_steps_go_on(run: Any) -> None:
         assert len([name for name in said["shm"] if name.endswith(".arena")]) == 2
 
 
-@pytest.mark.parametrize("writer", ["sync", "dcp"])
+@pytest.mark.parametrize("writer", ["sync", pytest.param("dcp", marks=pytest.mark.long)])
 def test_the_other_writers_commit_and_load_the_same_state(run: Any, writer: str) -> None:
     """So that every arm of a comparison can be loaded back."""
     first = run.run(["start"], ["train", 4], ["finish"], config={**EVERY_2, "writer": writer})
