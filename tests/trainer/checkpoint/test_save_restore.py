@@ -201,7 +201,8 @@ def test_saved_at_four_loads_at_one_two_three_and_eight(run: Any, tmp_path: Path
         loaded = run.run(["start"], ranks=ranks, config={"writer": "sync"}, **options)
         assert loaded.one("open", "state") == saved.one("finished", "state"), ranks
         read = [event["bytes"] for event in run.events("restored")][-ranks:]
-        assert sum(read) <= 2.2 * stored, (ranks, sum(read) / stored)  # 2.103 measured: whole blocks of a tiny state
+        # 2.103 at eight ranks: blocks are read whole, and this state is tiny
+        assert sum(read) <= 2.2 * stored, (ranks, sum(read) / stored)
     assert_other_tools_read(directory, tmp_path)
 
 

@@ -99,6 +99,7 @@ def test_a_resumed_run_may_be_extended(start: StartJob) -> None:
     assert job.completion()["step"] == STEPS
 
 
+@pytest.mark.long
 def test_another_configuration_is_refused(start: StartJob) -> None:
     job = start(config(loop={"steps": 5}))
     assert set(job.wait(90).values()) == {0}, job.logs()

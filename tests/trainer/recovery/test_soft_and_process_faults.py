@@ -46,6 +46,7 @@ def test_a_gradient_that_is_not_finite_is_left_out(start: StartJob) -> None:
     assert bad == {12} and len({record["attempt"] for record in job.records("restored")}) == 1
 
 
+@pytest.mark.long
 def test_a_gradient_that_is_not_finite_stops_the_attempt_if_so_set(
     start: StartJob, undisturbed: dict[str, Any]
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_gradient_that_is_not_finite_stops_the_attempt_if_so_set(
     ended_well(job, undisturbed)
 
 
+@pytest.mark.long
 def test_a_loop_ends_with_93_and_says_where(start: StartJob) -> None:
     """The same error at the same step, whatever is restarted."""
     faults = [fault("exception", 15, rank=0, id=f"again-{n}") for n in range(10)]
@@ -63,6 +65,7 @@ def test_a_loop_ends_with_93_and_says_where(start: StartJob) -> None:
     assert "step 15, rank 0" in message and "InjectedError" in message
 
 
+@pytest.mark.long
 def test_a_slow_rank_is_named(start: StartJob) -> None:
     settings = config(recovery={"slow_rank_windows": 1})
     job = start(settings, faults=[fault("slow_rank", 1, rank=1, duration_s=0.2, num_steps=30)])
