@@ -183,14 +183,23 @@ class Attempt:
             yield batch
 
     def stopped(self, number: int) -> Ended:
-        """A planned stop: the state of this step is saved and committed before anyone leaves."""
-        self._close(number)
-        self.ledger.write(Event.PLANNED_STOP, step=number, reason=self._stop_reason)
-        return Ended(ExitCode.PLANNED_STOP, number, self._stop_reason)
+        """A planned stop: the state of this step is saved and committed before anyone leaves.
+
+        If that save fails, the stop stays a stop: nothing is trained that the failure could cost later.
+        """
+        reason = self._stop_reason
+        try:
+            self._close(number)
+        except SavesFailingError as error:
+            reason += f"; {error}; a resumed run starts from {self.engine.resumes_from}"
+            log.warning(reason)
+        self.ledger.write(Event.PLANNED_STOP, step=number, reason=reason)
+        return Ended(ExitCode.PLANNED_STOP, number, reason)
 
     def finished(self, number: int) -> Ended:
         """The target: last generation committed, final figures, then the completion record."""
-        self._close(number)
+        with self._ending_if_saves_fail(number):
+            self._close(number)
         digest = model.params_sha256(self.state.model)
         loss = self._mean_last_loss()
         if self.process.rank == 0:
@@ -209,7 +218,7 @@ class Attempt:
     def _close(self, number: int) -> None:
         self._record(keep=0)
         self.heartbeat.close()  # the drain has a timeout of its own, and no steps
-        with self.process.unwatched(), self._ending_if_saves_fail(number):
+        with self.process.unwatched():
             self.engine.finish(number)
 
     @contextmanager

@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,8 +163,27 @@ class Process:
         self.engine.request_stop("SIGTERM")
 
 
+def run_to_the_end(main: Callable[[], int]) -> NoReturn:
+    """Exit with what `main` returns, or with FAILED and a traceback for what it raises."""
+    try:
+        code: object = main()
+    except SystemExit as leaving:
+        code = leaving.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        code = ExitCode.FAILED
+    end_process(code if isinstance(code, int) else int(code is not None))
+
+
 def end_process(code: int) -> NoReturn:
-    """Exit without the interpreter's teardown."""
+    """Exit without the interpreter's teardown.
+
+    Groups that were aborted in this process still own running threads, whose destruction would abort a rank that
+    has ended well ("terminate called without an active exception"); and multiprocessing would wait for the
+    writer, without a bound: seen as a rank that had raised and never ended.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -9,7 +9,7 @@ import logging
 
 from trainer.attempt import Attempt
 from trainer.faults.schema import Phase
-from trainer.process import Ended, Process, end_process
+from trainer.process import Ended, Process, run_to_the_end
 from trainer.resilience.in_process import wrap
 from trainer.resilience.peers import peer_is_gone
 
@@ -59,6 +59,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Groups that were aborted in this process still own running threads; the interpreter's teardown would
-    # destroy them and abort a rank that has ended well ("terminate called without an active exception").
-    end_process(main())
+    run_to_the_end(main)

@@ -74,7 +74,7 @@ class Board:
 
     def __init__(self, store: Store, rank: int, first: int, timeout_s: float) -> None:
         self._rank, self._timeout_s = rank, timeout_s
-        self._store = _own_connection(store)
+        self._store = own_connection(store)
         self._known: dict[int, Decision] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -146,7 +146,8 @@ class Board:
         return False
 
 
-def _own_connection(store: Store) -> Store:
+def own_connection(store: Store) -> Store:
+    """Another connection to the same store: calls over one wait for each other, a blocking one for its timeout."""
     try:
         return cast(Store, store.clone())  # type: ignore[attr-defined]
     except (RuntimeError, AttributeError):  # a store without connections needs none of its own

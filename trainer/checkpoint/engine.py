@@ -20,7 +20,6 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +46,7 @@ log = logging.getLogger(__name__)
 
 ABORT_TIMEOUT_S = 10.0
 SLOT_GRACE_S = 5.0
+END_POLL_S = 0.02
 """A rank may learn a little later than rank 0 that its slot is free; beyond that its save fails."""
 
 
@@ -229,13 +229,18 @@ class CheckpointEngine:
         if outcome == "committed":
             return True
         if outcome == "late":
-            newest = self._backend.committed()
             log.warning(
                 "%.0f s did not suffice to commit %s; a resumed run starts from %s",
-                bound_s, position.name, newest.name if newest else self._restored.generation or "the beginning",
+                bound_s, position.name, self.resumes_from,
             )  # fmt: skip
             return False
         raise SavesFailingError(f"the last save, {position.name}, failed: {outcome}")
+
+    @property
+    def resumes_from(self) -> str:
+        """The generation that a run resumed now would start from."""
+        newest = self._backend.committed()
+        return newest.name if newest else self._restored.generation or "the beginning"
 
     def _agree_on_end(self, control: Control, position: Position, left_s: float, drained: bool) -> str:
         key = f"finished/{position.name}"
@@ -243,10 +248,11 @@ class CheckpointEngine:
             outcome = self._backend.fate(position) if drained else "late"
             control.store.set(key, outcome)
             return outcome
-        try:
-            control.store.wait([key], timedelta(seconds=max(left_s, 1.0)))
-        except RuntimeError:
-            return "late"
+        deadline_s = time.monotonic() + max(left_s, 1.0)
+        while not control.store.check([key]):
+            if time.monotonic() > deadline_s:
+                return "late"
+            time.sleep(END_POLL_S)
         return control.store.get(key).decode()
 
     @property

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from trainer.checkpoint.chain import Position
-from trainer.checkpoint.decisions import Board, Decision
+from trainer.checkpoint.decisions import Board, Decision, own_connection
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Mail:
     """A rank's letters in one attempt. `exchange` is called by the helper thread, the rest by any."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._store = session, session.store
+        self._session, self._store = session, own_connection(session.store)
         self._outbox: deque[Callable[[], object]] = deque()
         self._listened_s = self._retry_s = 0.0
         self._votes_open = False

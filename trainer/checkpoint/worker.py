@@ -20,7 +20,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class WriterProcess:
 
         options = {"cpu_priority": NICE, "io_priority": IO_IDLE, "cpu_shm_mode": True, "sigterm_timeout": 1.0}
         AsyncCallsQueue._warmup_persistent_caller = None
-        with quiet_main():
+        with quiet_main(), deaf_to_sigterm():
             AsyncCallsQueue.warmup_persistent_caller(self._rank, **options)
         self._queue = AsyncCallsQueue(**options)
         self._started += 1
@@ -187,7 +188,21 @@ def _gone(pid: int, timeout_s: float) -> bool:
 
 
 @contextlib.contextmanager
-def quiet_main() -> Any:
+def deaf_to_sigterm() -> Iterator[None]:
+    """What is started here ignores SIGTERM from its first instruction on: the mask is inherited.
+
+    A planned stop signals the whole process group, and a writer that is still importing would die of it.
+    """
+    resource_tracker.ensure_running()  # its own start would unblock the signal again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def quiet_main() -> Iterator[None]:
     """Keep `spawn` from importing the trainer's main module in the worker, which needs none of it."""
     import __main__
 
