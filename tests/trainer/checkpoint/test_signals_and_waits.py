@@ -1,0 +1,109 @@
+"""What a planned stop met on slow machines: a writer that had hardly started, a store that was held."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from trainer.checkpoint.chain import Position
+from trainer.checkpoint.decisions import Board
+from trainer.checkpoint.mail import Mail, Session
+from trainer.checkpoint.worker import WriterProcess
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(name="store")
+def _store() -> Iterator[Store]:
+    yield PrefixStore("test", TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+
+
+def test_a_stop_does_not_end_a_writer_that_is_still_starting(tmp_path: Path) -> None:
+    """ft_launcher signals the rank's whole process group, at any moment of the writer's imports."""
+    writer = WriterProcess(tmp_path, 0)
+    try:
+        assert not writer.ready
+        os.kill(writer.pid, signal.SIGTERM)
+        assert writer.wait_ready(60.0)
+        os.kill(writer.pid, signal.SIGTERM)
+        time.sleep(0.5)
+        assert writer.alive
+    finally:
+        writer.close()
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_failure_is_told_while_training_waits_in_the_store(store: Store) -> None:
+    """Calls over one connection wait for each other: rank 0 would never learn what everyone waits for."""
+    board = Board(store, 0, 1, 5.0)
+    mail = Mail(Session(1, 2, 1, None, store, board))  # type: ignore[arg-type]
+    waiting = threading.Thread(target=_wait, args=(store,), daemon=True)
+    waiting.start()
+    time.sleep(0.2)
+    position = Position(1, 13)
+    mail.say_failed(position, "its writer died")
+    began_s = time.monotonic()
+    mail.exchange([])
+    assert time.monotonic() - began_s < 1.0
+    lead = Mail(Session(0, 2, 1, None, store, board))  # type: ignore[arg-type]
+    assert lead.exchange([position]) == {position: "rank 1: its writer died"}
+    waiting.join()
+
+
+def _wait(store: Store) -> None:
+    with pytest.raises(RuntimeError):
+        store.wait(["never"], timedelta(seconds=3))
+
+
+RANK = """
+import multiprocessing, signal, time
+from trainer.process import run_to_the_end
+
+def deaf():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(60)
+
+def main():
+    child = multiprocessing.get_context("fork").Process(target=deaf, daemon=True)
+    child.start()
+    time.sleep(0.5)
+    {end}
+
+run_to_the_end(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "says"),
+    [
+        ("raise ValueError('no such step')", 1, "ValueError: no such step"),
+        ("raise SystemExit(93)", 93, ""),
+        ("raise SystemExit('no such file')", 1, "no such file"),
+        ("return 0", 0, ""),
+    ],
+)
+def test_a_rank_ends_though_its_writer_does_not(end: str, code: int, says: str) -> None:
+    """multiprocessing joins its children without a bound, and writers ignore SIGTERM."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", RANK.replace("{end}", end)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=Path(__file__).parents[3],
+    )
+    try:
+        assert child.wait(45) == code
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+    assert child.stderr is not None and says in child.stderr.read()
