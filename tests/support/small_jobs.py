@@ -30,7 +30,7 @@ BASE: dict[str, Any] = {
 def config(**sections: dict[str, Any]) -> TrainConfig:
     """BASE with some settings changed."""
     return TrainConfig.model_validate(
-        {name: {**values, **sections.get(name, {})} for name, values in BASE.items()}
+        {name: {**BASE.get(name, {}), **sections.get(name, {})} for name in (*BASE, *sections)}
     )
 
 
