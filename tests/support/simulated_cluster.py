@@ -14,6 +14,7 @@ import pytest
 
 from ops.local.kubernetes import budgets, deletion, endpoints, garbage, scheduler
 from ops.local.kubernetes.api import Api
+from ops.local.kubernetes.feature_gates import gates_of
 from ops.local.kubernetes.jobs.controller import JobController
 from ops.local.kubernetes.jobs.indexes import index_of
 from ops.local.kubernetes.kinds import BUDGET, JOB, NAMESPACE, NODE, POD
@@ -39,19 +40,21 @@ Term = tuple[float, int] | str
 class Scenario:
     """A cluster of three nodes and, usually, one Job. Times are seconds after all its pods were Ready."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, kubernetes_version: str = "1.35") -> None:
+        self._gates = gates_of(kubernetes_version)
         self.now_s = _BEGINNING_S
         patch.setattr("time.time", lambda: self.now_s)
         self.store = Store(folder / "objects.sqlite")
-        self.api = Api(self.store, "1.35", "10.96.0.0/16")
+        self.api = Api(self.store, kubernetes_version, "10.96.0.0/16")
         self.namespace = _NAMESPACE
         self.started_s = 0.0
         self.step_s = 0.1
         self.dead_nodes: set[str] = set()
+        self.linger_s = 0.0
         self.api.create(NAMESPACE, None, {"metadata": {"name": _NAMESPACE}})
         for number in range(3):
             spec = NodeSpec(f"node-{number}", allocatable={"cpu": "100", "memory": "100Gi"})
-            self.store.create(node_object(spec, "1.35", "127.0.0.1"))
+            self.store.create(node_object(spec, kubernetes_version, "127.0.0.1"))
         self._kubelet = _Kubelet(self)
         self.restart_controllers()
 
@@ -60,7 +63,7 @@ class Scenario:
         store = self.store
         self._monitor = NodeMonitor(store, 1.0)
         self._steps: list[Callable[[], None]] = [
-            JobController(store, 1.0).step,
+            JobController(store, 1.0, self._gates).step,
             lambda: scheduler.step(store),
             self._kubelet.step,
             lambda: endpoints.step(store),
@@ -238,7 +241,8 @@ class _Kubelet:
     def _look_after(self, pod: Object) -> None:
         uid, now_s, store = uid_of(pod), self._scenario.now_s, self._scenario.store
         if is_finished_pod(pod):
-            if is_terminating(pod) and pod["metadata"]["deletionGracePeriodSeconds"]:
+            lingers = now_s < self.ended_s[uid] + self._scenario.linger_s
+            if is_terminating(pod) and pod["metadata"]["deletionGracePeriodSeconds"] and not lingers:
                 deletion.delete(store, ref_of(pod), grace_s=0)
             return
         if uid not in self._addresses:

@@ -16,6 +16,7 @@ from ops.local.kubernetes.defaults import (
     service_addresses,
 )
 from ops.local.kubernetes.errors import ApiError, bad_request, conflict, invalid, not_found
+from ops.local.kubernetes.feature_gates import gates_of
 from ops.local.kubernetes.job_validation import job_problems, job_update_problems
 from ops.local.kubernetes.kinds import DAEMON_SET, JOB, NAMESPACE, POD, SERVICE, Kind
 from ops.local.kubernetes.objects import Object, is_terminating, uid_of
@@ -155,7 +156,7 @@ class Api:
             old["status"] = new["status"]
         self._admit(ref.kind, old)
         if ref.kind == JOB:
-            self._refuse(JOB, old, job_update_problems(before, old))
+            self._refuse(JOB, old, job_update_problems(before, old, gates_of(self.kubernetes_version)))
 
     def apply(self, ref: Ref, obj: Object, *, dry_run: bool = False) -> tuple[Object, bool]:
         """Server-side apply without field ownership: merge into what is there, or create. True if created."""

@@ -17,6 +17,7 @@ from werkzeug.serving import BaseWSGIServer
 
 from ops.local.kubernetes import budgets, daemon_sets, endpoints, garbage, scheduler, volumes
 from ops.local.kubernetes.api import Api
+from ops.local.kubernetes.feature_gates import gates_of
 from ops.local.kubernetes.jobs.controller import JobController
 from ops.local.kubernetes.kinds import NAMESPACE, NODE
 from ops.local.kubernetes.layout import Layout
@@ -55,7 +56,8 @@ class Daemon:
         )
         pod_collector = garbage.PodCollector(self.store, scale)
         collector = garbage.GarbageCollector(self.store)
-        jobs, taints = JobController(self.store, scale), TaintManager(self.store, scale)
+        jobs = JobController(self.store, scale, gates_of(self._version))
+        taints = TaintManager(self.store, scale)
         self._steps: list[Callable[[], None]] = [
             lambda: volumes.step(self.store),
             jobs.step,

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from ops.local.kubernetes.feature_gates import Gate, Gates
 from ops.local.kubernetes.objects import Object, condition_is
 
 Problems = list[tuple[str, str]]
@@ -138,15 +139,15 @@ def _exit_codes(on: Object, at: str, containers: set[str]) -> Problems:
     return problems
 
 
-def job_update_problems(old: Object, new: Object) -> Problems:
-    """Every reason to refuse a change of an existing Job."""
+def job_update_problems(old: Object, new: Object, gates: Gates) -> Problems:
+    """Every reason to refuse a change of an existing Job under the feature gates of its cluster."""
     before, after = old["spec"], new["spec"]
     problems: Problems = [
         (f"spec.{f}", f"Invalid value: {_shown(after.get(f))}: field is immutable")
         for f in _IMMUTABLE
         if before.get(f) != after.get(f)
     ]
-    return problems + _completions_update(before, after) + _template_update(old, new)
+    return problems + _completions_update(before, after) + _template_update(old, new, gates)
 
 
 def _shown(value: Any) -> str:
@@ -165,24 +166,34 @@ def _completions_update(before: Object, after: Object) -> Problems:
     return [("spec.completions", text)]
 
 
-def _template_update(old: Object, new: Object) -> Problems:
+def _template_update(old: Object, new: Object, gates: Gates) -> Problems:
     before, after = old["spec"]["template"], new["spec"]["template"]
     if before == after:
         return []
-    never_started = old["spec"].get("suspend") and not old.get("status", {}).get("startTime")
-    stopped = condition_is(old, "Suspended") and not old.get("status", {}).get("active")
-    if not (never_started or stopped):
+    if not _takes_a_new_template(old, gates):
         return [("spec.template", f"Invalid value: {_shown(after)}: field is immutable")]
-    if _fixed_part(before["spec"]) == _fixed_part(after["spec"]):
+    if _fixed_part(before["spec"], gates) == _fixed_part(after["spec"], gates):
         return []
     return [("spec.template.spec", f"Invalid value: {_shown(after['spec'])}: field is immutable")]
 
 
-def _fixed_part(spec: Object) -> Object:
-    """The pod spec without what a suspended Job may change (KEP-2926 and, from 1.36, container resources)."""
+def _takes_a_new_template(job: Object, gates: Gates) -> bool:
+    """The Job is suspended and has never run, or, where Kubernetes allows that, has stopped."""
+    status = job.get("status", {})
+    if not job["spec"].get("suspend"):
+        return False
+    if not status.get("startTime"):
+        return True
+    stopped = condition_is(job, "Suspended") and not status.get("active")
+    return stopped and Gate.MUTABLE_SCHEDULING_DIRECTIVES_FOR_SUSPENDED_JOBS in gates
+
+
+def _fixed_part(spec: Object, gates: Gates) -> Object:
+    """The pod spec without what a suspended Job may change (KEP-2926, KEP-5440)."""
     fixed = {k: v for k, v in spec.items() if k not in _TEMPLATE_MUTABLE}
     affinity = {k: v for k, v in (fixed.pop("affinity", None) or {}).items() if k != "nodeAffinity"}
     fixed["affinity"] = affinity
-    for group in ("containers", "initContainers"):
-        fixed[group] = [{k: v for k, v in c.items() if k != "resources"} for c in fixed.get(group) or []]
+    if Gate.MUTABLE_POD_RESOURCES_FOR_SUSPENDED_JOBS in gates:
+        for group in ("containers", "initContainers"):
+            fixed[group] = [{k: v for k, v in c.items() if k != "resources"} for c in fixed.get(group) or []]
     return fixed

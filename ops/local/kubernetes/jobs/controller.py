@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from ops.local.kubernetes import deletion
 from ops.local.kubernetes.events import record
+from ops.local.kubernetes.feature_gates import Gates
 from ops.local.kubernetes.jobs import indexes
 from ops.local.kubernetes.jobs.backoff import GlobalRecord, counts_after, delay_s, finished_at_s, last_failed
 from ops.local.kubernetes.jobs.outcome import SUCCESS, Outcome, deadline_s, outcome
 from ops.local.kubernetes.jobs.pods import new_pod
+from ops.local.kubernetes.jobs.status import Counted, write_status
 from ops.local.kubernetes.jobs.view import TRACKING, JobView
 from ops.local.kubernetes.kinds import JOB, POD
 from ops.local.kubernetes.objects import (
@@ -23,8 +25,6 @@ from ops.local.kubernetes.objects import (
     name_of,
     namespace_of,
     phase_of,
-    set_condition,
-    timestamp,
     uid_of,
 )
 from ops.local.kubernetes.store import Store, ref_of
@@ -47,9 +47,10 @@ class _Memory:
 class JobController:
     """Level-triggered: every sync starts from what is stored."""
 
-    def __init__(self, store: Store, time_scale: float) -> None:
+    def __init__(self, store: Store, time_scale: float, gates: Gates) -> None:
         self._store = store
         self._scale = time_scale
+        self._gates = gates
         self._memory: dict[str, _Memory] = {}
 
     def step(self) -> None:
@@ -200,10 +201,12 @@ class JobController:
         after = JobView(view.job, pods)
         gone = {uid_of(p) for p in removed} if end is None else set()
         countable = [p for p in view.tracked if uid_of(p) not in gone and self._may_count(after, p, end)]
-        failed = sum(1 for p in countable if self._counts_as_failed(view, p, end))
-        succeeded = sum(1 for p in countable if phase_of(p) == "Succeeded")
+        counted = Counted(
+            failed=sum(1 for p in countable if self._counts_as_failed(view, p, end)),
+            succeeded=sum(1 for p in countable if phase_of(p) == "Succeeded"),
+        )
         with self._store.atomically():  # or a kill in between would count a pod twice
-            self._store.try_modify(ref, lambda job: _write_status(job, after, end, failed, succeeded))
+            self._store.try_modify(ref, lambda job: write_status(job, after, end, counted, self._gates))
             for pod in countable:
                 self._release(pod)
         job = self._store.peek(ref)
@@ -240,60 +243,3 @@ class JobController:
         for status, event in (("True", "Suspended"), ("False", "Resumed")):
             if condition_is(after, "Suspended", status) and not condition_is(before, "Suspended", status):
                 record(self._store, after, "Normal", event, f"Job {event.lower()}")
-
-
-def _write_status(job: Object, view: JobView, end: Outcome | None, failed: int, succeeded: int) -> None:
-    status = job.setdefault("status", {})
-    _write_start(job)
-    terminating = len(view.terminating)
-    _write_count(status, "failed", int(status.get("failed", 0)) + failed)
-    if view.indexed:
-        done = view.completed_indexes
-        _write_text(status, "completedIndexes", indexes.render(done))
-        _write_count(status, "succeeded", len(done))
-    else:
-        _write_count(status, "succeeded", int(status.get("succeeded", 0)) + succeeded)
-    if view.per_index is not None:
-        status["failedIndexes"] = indexes.render(view.failed_indexes)
-    _write_count(status, "active", len(view.active))
-    status["ready"] = len(view.ready)
-    status["terminating"] = terminating
-    status["uncountedTerminatedPods"] = {}
-    if end is not None:
-        _write_end(job, end, pods_left=terminating + len(view.active))
-
-
-def _write_start(job: Object) -> None:
-    status = job["status"]
-    if job["spec"].get("suspend"):
-        if not any(condition_is(job, k) for k in ("FailureTarget", SUCCESS)):
-            set_condition(job, "Suspended", "True", "JobSuspended", "Job suspended")
-            status.pop("startTime", None)
-    elif condition_is(job, "Suspended"):
-        set_condition(job, "Suspended", "False", "JobResumed", "Job resumed")
-        status["startTime"] = timestamp()
-    else:
-        status.setdefault("startTime", timestamp())
-
-
-def _write_count(status: Object, name: str, value: int) -> None:
-    if value:
-        status[name] = value
-    else:
-        status.pop(name, None)
-
-
-def _write_text(status: Object, name: str, value: str) -> None:
-    if value:
-        status[name] = value
-    else:
-        status.pop(name, None)
-
-
-def _write_end(job: Object, end: Outcome, pods_left: int) -> None:
-    set_condition(job, end.announcement, "True", end.reason, end.message)
-    if pods_left:
-        return
-    set_condition(job, end.final, "True", end.reason, end.message)
-    if end.final == "Complete":
-        job["status"]["completionTime"] = timestamp()

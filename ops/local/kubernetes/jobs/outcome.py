@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ops.local.kubernetes.jobs import indexes
 from ops.local.kubernetes.jobs.failure_policy import verdict
 from ops.local.kubernetes.jobs.view import JobView
-from ops.local.kubernetes.objects import condition, condition_is, phase_of, seconds
+from ops.local.kubernetes.objects import condition, phase_of, seconds
 
 FAILURE, SUCCESS = "FailureTarget", "SuccessCriteriaMet"
 
@@ -43,7 +43,8 @@ def _announced(view: JobView) -> Outcome | None:
 
 
 def _failed(view: JobView, now_s: float) -> Outcome | None:
-    for pod in view.failed_tracked:
+    # Those counted or released before too: a pod that a suspension ends may still fail its Job.
+    for pod in filter(view.is_failed, view.pods):
         ruling = verdict(view.job, pod)
         if ruling.action == "FailJob":
             return Outcome(FAILURE, "PodFailurePolicy", ruling.message)
@@ -65,9 +66,12 @@ def _too_many_restarts(view: JobView) -> bool:
 
 
 def deadline_s(view: JobView) -> float | None:
-    """When activeDeadlineSeconds are over; None without them, before the start and while suspended."""
+    """When activeDeadlineSeconds are over; None without them, before the start and while suspended.
+
+    A Job that kept its startTime through a suspension may be past it at the moment it is resumed.
+    """
     budget, start = view.spec.get("activeDeadlineSeconds"), view.status.get("startTime")
-    if budget is None or start is None or view.spec.get("suspend") or condition_is(view.job, "Suspended"):
+    if budget is None or start is None or view.spec.get("suspend"):
         return None
     return seconds(start) + float(budget)
 

@@ -20,6 +20,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
-    """The real controllers on a clock of their own."""
-    return Scenario(tmp_path, monkeypatch)
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Scenario:
+    """The real controllers on a clock of their own; a parameter is their Kubernetes version."""
+    return Scenario(tmp_path, monkeypatch, getattr(request, "param", "1.35"))

@@ -30,22 +30,37 @@ BASE: dict[str, Any] = {
     },
 }
 
+FAILING = BASE | {
+    "podFailurePolicy": {
+        "rules": [
+            {"action": "FailJob", "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [93]}}
+        ]
+    }
+}
+VERSIONS = [("1.34", True), ("1.35", True), ("1.36", False)]
+BOTH_SIDES = pytest.mark.parametrize(("scenario", "before_1_36"), VERSIONS, indirect=["scenario"])
+BEFORE_1_36 = pytest.mark.parametrize("scenario", ["1.34", "1.35"], indirect=True)
+
 
 def _resumed_at(scenario: Scenario) -> float:
     return min(created_s(p) for p in scenario.pods()) - scenario.started_s
 
 
+@BOTH_SIDES
 @pytest.mark.parametrize("code", [0, 1, 92, 143])
-def test_suspend_exit_codes_not_counted(scenario: Scenario, code: int) -> None:
+def test_suspend_exit_codes_not_counted(scenario: Scenario, before_1_36: bool, code: int) -> None:
     """https://kubernetes.io/docs/concepts/workloads/controllers/job/#suspending-a-job"""
     scenario.start(BASE, term=(4, code))
+    first = scenario.status("startTime")[0]
+    assert first
     scenario.patch(suspend=True)
     scenario.wait_for("Suspended")
     assert scenario.conditions() == {"Suspended": ("JobSuspended", "Job suspended")}
-    assert scenario.status("active", "terminating", "startTime") == (None, 3, None)
+    assert scenario.status("active", "terminating", "startTime") == (None, 3, first if before_1_36 else None)
     assert all(not finalizers_of(p) for p in scenario.pods())
     scenario.wait(lambda: scenario.pods() == [], 20)
     scenario.at(12)
+    assert scenario.status("startTime") == (first if before_1_36 else None,)
     scenario.patch(suspend=False)
     scenario.wait(lambda: scenario.status("ready") == (3,), 20)
     assert about(_resumed_at(scenario), 12)
@@ -86,6 +101,10 @@ def test_suspend_keeps_completed_index(scenario: Scenario) -> None:
     scenario.wait_for("Complete")
 
 
+DEADLINE = ("DeadlineExceeded", "Job was active longer than specified deadline")
+
+
+@pytest.mark.parametrize("scenario", ["1.36"], indirect=True)
 def test_deadline_and_suspend(scenario: Scenario) -> None:
     """https://kubernetes.io/docs/concepts/workloads/controllers/job/#job-termination-and-cleanup
 
@@ -100,9 +119,130 @@ def test_deadline_and_suspend(scenario: Scenario) -> None:
     assert about(_resumed_at(scenario), 27)
     assert "FailureTarget" not in scenario.conditions()
     scenario.wait_for("FailureTarget")
-    reason = ("DeadlineExceeded", "Job was active longer than specified deadline")
-    assert scenario.conditions()["FailureTarget"] == reason
+    assert scenario.conditions()["FailureTarget"] == DEADLINE
     assert about(scenario.condition_at("FailureTarget"), 47)
+
+
+@BEFORE_1_36
+def test_deadline_and_suspend_with_the_gates_of_1_34(scenario: Scenario) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#job-termination-and-cleanup
+
+    The time of the suspension counts: a Job that was away for longer than its budget fails when it is resumed.
+    """
+    scenario.start(BASE | {"activeDeadlineSeconds": 20})
+    scenario.at(2)
+    scenario.patch(suspend=True)
+    scenario.at(26.9)
+    assert set(scenario.conditions()) == {"Suspended"}
+    scenario.patch(suspend=False)
+    scenario.wait_for("Failed", 2)
+    assert (scenario.conditions()["FailureTarget"], scenario.conditions()["Failed"]) == (DEADLINE, DEADLINE)
+    assert about(scenario.condition_at("FailureTarget"), 27)
+    assert about(scenario.condition_at("Failed"), 27)
+    assert scenario.pods() == []
+
+
+@BEFORE_1_36
+def test_a_pause_shorter_than_the_deadline_gives_the_whole_budget_again(scenario: Scenario) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#suspending-a-job"""
+    scenario.start(BASE | {"activeDeadlineSeconds": 20})
+    scenario.at(2)
+    scenario.patch(suspend=True)
+    scenario.at(16)
+    scenario.patch(suspend=False)
+    scenario.wait_for("FailureTarget")
+    assert about(scenario.condition_at("FailureTarget"), 36)
+
+
+def _suspend_with_93(scenario: Scenario, linger_s: float) -> None:
+    """Suspends; the pods end with 93 after a second, and their objects stay for a while."""
+    scenario.start(FAILING, term=(1, 93))
+    scenario.linger_s = linger_s
+    scenario.patch(suspend=True)
+    scenario.wait(lambda: scenario.pods() == [], 10)
+
+
+@BOTH_SIDES
+def test_exit_93_of_a_pod_that_goes_at_once_is_lost_in_a_suspension(scenario: Scenario, before_1_36: bool) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#suspending-a-job"""
+    _suspend_with_93(scenario, 0)
+    scenario.at(12)
+    assert set(scenario.conditions()) == {"Suspended"}
+    scenario.patch(suspend=False)
+    scenario.wait(lambda: scenario.status("ready") == (3,), 20)
+    assert about(_resumed_at(scenario), 12)
+
+
+@BOTH_SIDES
+def test_exit_93_of_a_pod_that_lingers_fails_a_suspended_job(scenario: Scenario, before_1_36: bool) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
+
+    Without a startTime the API takes no Failed: from 1.36 on it waits until the Job is resumed.
+    """
+    _suspend_with_93(scenario, 4)
+    assert scenario.conditions()["FailureTarget"][0] == "PodFailurePolicy"
+    scenario.at(12)
+    assert ("Failed" in scenario.conditions()) == before_1_36
+    scenario.patch(suspend=False)
+    scenario.run(0.2)
+    assert scenario.conditions()["Failed"] == scenario.conditions()["FailureTarget"]
+    assert about(scenario.condition_at("Failed"), 2 if before_1_36 else 12)
+    assert scenario.pods() == []
+
+
+def _refusal(scenario: Scenario, **pod: Any) -> str:
+    with pytest.raises(ApiError) as refused:
+        scenario.patch(template={"spec": pod})
+    assert refused.value.code == 422
+    return refused.value.message
+
+
+ROOM = [{"name": "trainer", "image": "none", "command": ["true"], "resources": {"limits": {"cpu": "2"}}}]
+LINUX = {"kubernetes.io/os": "linux"}
+
+
+@pytest.mark.parametrize("scenario", ["1.36"], indirect=True)
+def test_a_suspended_job_takes_directives_and_resources_though_it_has_run(scenario: Scenario) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#mutable-scheduling-directives-for-suspended-jobs"""
+    scenario.start(BASE, term=(20, 143))
+    scenario.patch(suspend=True)
+    scenario.run(0.2)
+    assert scenario.status("terminating") == (3,)
+    scenario.patch(template={"spec": {"nodeSelector": LINUX, "containers": ROOM}})
+    spec = scenario.job()["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == LINUX
+    assert spec["containers"][0]["resources"]["limits"] == {"cpu": "2"}
+    assert "spec.template.spec: Invalid value" in _refusal(scenario, terminationGracePeriodSeconds=1)
+
+
+@BEFORE_1_36
+def test_a_suspended_job_that_has_run_takes_no_change(scenario: Scenario) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#mutable-scheduling-directives-for-suspended-jobs"""
+    scenario.start(BASE)
+    scenario.patch(suspend=True)
+    scenario.wait(lambda: scenario.pods() == [], 20)
+    for change in ({"nodeSelector": LINUX}, {"containers": ROOM}):
+        assert "spec.template: Invalid value" in _refusal(scenario, **change)
+
+
+@BEFORE_1_36
+def test_a_job_that_never_ran_takes_directives_but_no_resources(scenario: Scenario) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#mutable-scheduling-directives-for-suspended-jobs"""
+    scenario.create(BASE | {"suspend": True})
+    scenario.run(1)
+    scenario.patch(template={"spec": {"nodeSelector": LINUX}})
+    assert "spec.template.spec: Invalid value" in _refusal(scenario, containers=ROOM)
+
+
+@BOTH_SIDES
+def test_a_running_job_takes_no_change_of_its_template(scenario: Scenario, before_1_36: bool) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#mutable-scheduling-directives-for-suspended-jobs"""
+    scenario.start(BASE)
+    assert "spec.template: Invalid value" in _refusal(scenario, nodeSelector=LINUX)
+    scenario.patch(suspend=True)
+    scenario.wait(lambda: scenario.pods() == [], 20)
+    scenario.patch(suspend=False)
+    assert "spec.template: Invalid value" in _refusal(scenario, nodeSelector=LINUX)
 
 
 def test_suspended_template_takes_a_new_node_selector_and_nothing_else(scenario: Scenario) -> None:
