@@ -28,6 +28,7 @@ from trainer.faults.storage import break_storage
 from trainer.process import Ended, Process
 from trainer.resilience import control, pace, progress
 from trainer.resilience.heartbeat import Heartbeat
+from trainer.resilience.learned import StepTimes
 
 log = logging.getLogger("steadfast")
 
@@ -46,7 +47,7 @@ class Attempt:
         started_s = time.monotonic()
         self.control = control.join(iteration=iteration, timeouts=process.timeouts, device=process.device)
         self.ledger.write(Event.GROUP_READY, duration_s=time.monotonic() - started_s)
-        self.heartbeat = Heartbeat()
+        self.heartbeat = Heartbeat(process.timeouts)
         self.state = self._build()
         process.strike(Phase.LOAD)
         layer = "in_process" if iteration else "launcher"
@@ -56,8 +57,9 @@ class Attempt:
         self._refuse_loop(restored.step)
         self.first_step = restored.step + 1
         self.stepper = step.Stepper(self.config, self.state, process.device, self.engine.before_optimizer_step)
-        process.hooks = Hooks(poison=self._poison, break_storage=partial(break_storage, process.context.paths))
+        process.hooks = Hooks(poison=self._poison, break_storage=partial(break_storage, process.context))
         self._last: step.StepRecord | None = None
+        self._step_times = StepTimes(process.context.paths) if process.rank == 0 else None
         self._stop_reason = ""
         recovery = self.config.recovery
         self._watch = pace.Stopwatch(self.state.model.blocks, process.device)
@@ -144,6 +146,8 @@ class Attempt:
         for record in self.stepper.records(keep=keep):
             self.ledger.write(Event.STEP, **asdict(record))
             self._last = record
+            if self._step_times and record.step > self.first_step:
+                self._step_times.add(record.end_s - record.start_s)
             if record.step % self.config.loop.log_every == 0:
                 log.info(self._line(record))
             if not record.finite and self.config.optimizer.non_finite == "stop":

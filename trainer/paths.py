@@ -63,6 +63,11 @@ class RunPaths:
         return self.root / "progress"
 
     @property
+    def learned(self) -> Path:
+        """Measured step time, for the timeouts of later starts."""
+        return self.root / "learned.json"
+
+    @property
     def launcher(self) -> Path:
         """ft_launcher's own logs and cycle information."""
         return self.root / "launcher"

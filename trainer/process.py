@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -27,7 +28,7 @@ from trainer.exit_codes import ExitCode
 from trainer.faults.inject import Hooks, Injector
 from trainer.faults.schema import Phase, load_dumped
 from trainer.paths import PodContext
-from trainer.resilience import in_process, verdict
+from trainer.resilience import in_process, learned, verdict
 from trainer.run_record import record_run
 
 log = logging.getLogger("steadfast")
@@ -49,7 +50,8 @@ class Process:
         self.context, self.config = context, config
         self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.device = _device()
-        self.timeouts = config.recovery.timeouts("cuda" if self.device.type == "cuda" else "cpu")
+        derived = partial(config.recovery.timeouts, "cuda" if self.device.type == "cuda" else "cpu")
+        self.timeouts = learned.table(derived, learned.learned_step_s(context.paths))
         self.ledger = Ledger(context.paths.events, f"rank-{self.rank:05d}", pod=context.pod, rank=self.rank)
         self.ledger.write(Event.PROCESS_STARTED, start_s=_process_start_s(), imported_s=time.monotonic())
         self.injector = Injector(load_dumped(context.faults_json), context.paths.events, pod=context.pod)

@@ -114,6 +114,12 @@ class ArenaDirectory:
             path.unlink(missing_ok=True)
 
 
+def forget_snapshots(shm: Path, run: str, pod: str) -> None:
+    """Have no slot of a pod hold anything any more: the next restore reads storage. For faults."""
+    for record in (shm / f"{PREFIX}{run}.{pod}").glob("rank-*.slot*.json"):
+        record.unlink(missing_ok=True)
+
+
 def _populate(memory: mmap.mmap) -> None:
     """Fill the page tables; a kernel before 5.14 refuses, and pages are mapped when they are read."""
     libc = ctypes.CDLL(None)

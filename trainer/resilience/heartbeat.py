@@ -11,13 +11,18 @@ from nvidia_resiliency_ext.fault_tolerance import (
     WorkloadControlRequest,
 )
 
+from trainer.timeouts import Timeouts
+
 
 class Heartbeat:
     """Does nothing where no ft_launcher watches (tests, plain torchrun)."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeouts: Timeouts) -> None:
         self._client = RankMonitorClient() if "FT_RANK_MONITOR_IPC_SOCKET" in os.environ else None
         if self._client:
+            # The launcher's command line was written before anything was measured.
+            learned = {"initial": timeouts.start_s, "subsequent": timeouts.heartbeat_s, "were_calculated": True}
+            self._client.load_state_dict({self._client.CURRENT_TIMEOUTS_STATE_KEY: {"heartbeat": learned}})
             self._client.init_workload_monitoring()
 
     def beat(self) -> None:
