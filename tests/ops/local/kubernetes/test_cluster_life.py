@@ -173,6 +173,21 @@ def test_two_environments_side_by_side_do_not_meet(tmp_path: Path) -> None:
     assert _traces(second.environment) == []
 
 
+@pytest.mark.parametrize(("version", "keeps_its_start"), [("1.34", True), ("1.36", False)])
+def test_a_suspended_job_follows_the_version_of_the_cluster(
+    tmp_path: Path, version: str, keeps_its_start: bool
+) -> None:
+    with running_cluster(tmp_path / "env", time_scale=_FAST, kubernetes_version=version) as cluster:
+        _, batch = _clients(cluster)
+        batch.create_namespaced_job("default", _job("j", "exec sleep 60"))
+        _until(lambda: batch.read_namespaced_job("j", "default").status.active)
+        batch.patch_namespaced_job("j", "default", {"spec": {"suspend": True}})
+        status = _until(lambda: (s := batch.read_namespaced_job("j", "default").status).conditions and s)
+        assert [(c.type, c.status) for c in status.conditions] == [("Suspended", "True")]
+        assert (status.start_time is not None) == keeps_its_start
+        assert client.VersionApi(cluster.api_client()).get_code().minor == version.split(".")[1]
+
+
 def test_50_jobs_in_a_row_leave_nothing_behind(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "env", time_scale=_FAST) as cluster:
         core, batch = _clients(cluster)
