@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +12,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from environments.files import read
 from environments.instance_types import INSTANCE_TYPES, InstanceType, Layout
-from environments.problems import InvalidEnvironmentError, Problem, RefusedError, from_pydantic, text
+from environments.problems import InvalidEnvironmentError, Problem, RefusedError, text
 from environments.rules import problems_of
 from environments.sections import (
     Access,
@@ -26,7 +27,9 @@ from environments.sections import (
     PolicyArn,
     Security,
     SystemNodes,
+    Words,
 )
+from environments.shapes import from_pydantic
 from trainer.config import Settings, TrainConfig
 
 __all__ = ["Environment", "InvalidEnvironmentError", "find", "load", "names", "parse"]
@@ -34,7 +37,12 @@ __all__ = ["Environment", "InvalidEnvironmentError", "find", "load", "names", "p
 FOLDER = Path(__file__).parent
 Name = Annotated[
     str,
-    text(r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$", "up to 30 lower-case letters, digits and dashes, a letter first"),
+    # ECR refuses two dashes in a row, and the repository begins with this.
+    text(
+        r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$",
+        "up to 30 lower-case letters and digits, joined by single dashes, a letter first",
+        max_length=30,
+    ),
 ]
 
 
@@ -52,7 +60,7 @@ class Environment(Settings):
     it never changes: another zone is another environment (`clone`)."""
     account: Annotated[str, text(r"^\d{12}$", "twelve digits, in quotes")] | None = None
     """In quotes. None: the account of whoever deploys."""
-    profile: str | None = None
+    profile: Words | None = None
     """Of the AWS configuration file."""
     instance_type: str
     interfaces: Layout = "recommended"
@@ -93,8 +101,8 @@ class Environment(Settings):
     """Names in Secrets Manager, mounted as files into training pods; we never read them."""
     permissions_boundary: PolicyArn | None = None
     """Put on every role that we make."""
-    owner: str | None = None
-    cost_centre: str | None = None
+    owner: Words | None = None
+    cost_centre: Words | None = None
     expires: date | None = None
     """When it should be gone; `inventory` names what is past it. Nothing is deleted by itself."""
     tags: dict[str, str] = Field(default_factory=dict)
@@ -188,17 +196,42 @@ def parse(data: Any, source: str) -> Environment:
     return environment
 
 
-_STAND_INS: dict[str, Any] = {"name": "unnamed", "nodes": 1}
-_DEPENDS_ON_NODES = frozenset({"training", "network", "access", "capacity"})
+_STAND_INS: dict[str, Any] = {"name": "unnamed", "nodes": 1, "region": "us-east-1", "instance_type": "p5.48xlarge"}
+_MISLED = {
+    "account": {"permissions_boundary"},
+    "archive": {"name", "file_system"},
+    "availability_zone": {"network"},
+    "capacity": {"availability_zone", "nodes"},
+    "endpoint": {"endpoint_cidrs"},
+    "file_system": {"training", "network"},
+    "instance_type": {"training", "network", "access", "capacity"},
+    "interfaces": {"network"},
+    "network": {"account", "image"},
+    "nodes": {"training", "network", "access", "capacity"},
+    "plugins": {"network"},
+    "region": {"availability_zone", "network", "name", "image", "access", "permissions_boundary"},
+    "secrets": {"network"},
+    "spares": {"training", "network", "access", "capacity", "nodes"},
+    "system_nodes": {"network"},
+}
+"""Where rules would judge by the default of a misshapen field."""
 
 
 def _rules_of_the_rest(data: Any, error: ValidationError) -> list[Problem]:
     """Problems by rule in what is left when misshapen fields take their defaults, where that is possible."""
-    bad = {str(item["loc"][0]) for item in error.errors() if item["loc"]}
-    stand_ins = {key: value for key, value in _STAND_INS.items() if key in bad}
-    silent = bad | (_DEPENDS_ON_NODES if "nodes" in bad else set())
+    places = [item["loc"] for item in error.errors() if item["loc"]]
+    bad = {str(place[0]) for place in places}
+    rest = {key: value for key, value in data.items() if key not in bad}
+    rest |= {key: value for key, value in _STAND_INS.items() if key in bad}
+    if "availability_zone" in bad:
+        rest["availability_zone"] = f"{rest['region']}a"
+    silent = bad.union(*(_MISLED.get(field, set()) for field in bad))
+    if "tags" in bad and isinstance(data["tags"], Mapping):
+        wrong = {place[1] for place in places if place[0] == "tags"}
+        rest["tags"] = {key: value for key, value in data["tags"].items() if key not in wrong}
+        silent -= {"tags"}
     try:
-        rest = Environment.model_validate({key: data[key] for key in data if key not in bad} | stand_ins)
+        environment = Environment.model_validate(rest)
     except ValidationError:
         return []
-    return [problem for problem in problems_of(rest) if problem.field.split(".")[0] not in silent]
+    return [problem for problem in problems_of(environment) if problem.field.split(".")[0] not in silent]

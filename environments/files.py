@@ -7,17 +7,47 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import ScalarNode
 
 from environments.problems import InvalidEnvironmentError, Problem
+
+_LONGEST_NUMBER = 18
+"""Digits. Python would compute with more, and overflow where we divide."""
+
+
+class _Constructor(SafeConstructor):
+    """Where ruamel raises something of Python's without saying in which line."""
+
+    def date_or_text(self, node: ScalarNode) -> Any:
+        """30 February: as text, which then is no date like any other text."""
+        try:
+            return self.construct_yaml_timestamp(node)
+        except ValueError:
+            return node.value
+
+    def whole_number(self, node: ScalarNode) -> Any:
+        """Refuses what no field could mean."""
+        if len(node.value) > _LONGEST_NUMBER:
+            raise ConstructorError(None, None, f"a number of {len(node.value)} digits", node.start_mark)
+        return self.construct_yaml_int(node)
+
+
+_Constructor.add_constructor("tag:yaml.org,2002:timestamp", _Constructor.date_or_text)
+_Constructor.add_constructor("tag:yaml.org,2002:int", _Constructor.whole_number)
 
 
 def read(path: Path) -> Any:
     """The plain values of a YAML file. Raises InvalidEnvironmentError if it is missing or not YAML."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = _Constructor
     try:
-        data = YAML(typ="safe", pure=True).load(path)
+        data = yaml.load(path)
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, str(error)) from None
+    except RecursionError:
+        raise _unreadable(path, "is nested too deeply") from None
     except MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -25,6 +25,13 @@ def notes(env: Environment) -> list[str]:
             f"capacity: on-demand {env.instance_type} is often not to be had; a failed request leaves the "
             "environment up, without nodes"
         )
+    if env.spares > env.nodes:
+        found.append(f"spares: {env.spares} nodes wait for {env.nodes} that train, and cost as much")
+    if env.file_system.efa and env.network.egress == "endpoints":
+        found.append(
+            "file_system.efa: without a way out the node image itself must hold AWS's set-up of Lustre over EFA, "
+            "which is otherwise fetched from docs.aws.amazon.com"
+        )
     if env.file_system.efa:
         found.append("file_system.efa: cannot be switched off later, and is not tried in a real account by us")
     if env.archive.adopt:

@@ -13,7 +13,11 @@ ReservationId = Annotated[str, text(r"^cr-[0-9a-f]{8,17}$", "a reservation's id:
 RoleArn = Annotated[
     str, text(r"^arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+$", "an IAM role's ARN, not a user's or a session's")
 ]
-PolicyArn = Annotated[str, text(r"^arn:aws[a-z-]*:iam::\d{12}:policy/[\w+=,.@/-]+$", "an IAM policy's ARN")]
+PolicyArn = Annotated[str, text(r"^arn:aws[a-z-]*:iam::(\d{12}|aws):policy/[\w+=,.@/-]+$", "an IAM policy's ARN")]
+Words = Annotated[str, text(r"\S", "some text, or no such line at all")]
+BucketName = Annotated[
+    str, text(r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", "3 to 63 lower-case letters, digits and dashes")
+]
 Cidr = Annotated[str, text(r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$", "an IPv4 network such as 10.0.0.0/16")]
 Events = Literal["NEW", "CHANGED", "DELETED"]
 
@@ -29,7 +33,7 @@ class Reservation(Settings):
 
     kind: Literal["odcr"]
     reservation: ReservationId
-    placement_group: str | None = None
+    placement_group: Words | None = None
     """The placement group that the reservation was made in. One without cannot be moved into one later."""
 
 
@@ -60,19 +64,23 @@ class Network(Settings):
 class SystemNodes(Settings):
     """Nodes without GPUs, in the environment's zone: add-ons, and the pods that hold the rendezvous store."""
 
-    instance_type: str = "m7i.xlarge"
+    instance_type: Annotated[str, text(r"^[a-z0-9-]+\.[a-z0-9-]+$", "an EC2 instance type")] = "m7i.xlarge"
     nodes: Annotated[int, Field(ge=2, le=20)] = 2
     """Two, so that add-ons with two replicas survive one node."""
+
+
+_STEP = r"[\w-][\w.-]*"
+"""Of a path: neither empty nor . nor .., which S3 keys and paths read differently."""
 
 
 class Association(Settings):
     """A directory of the file system that FSx keeps in step with a prefix of a bucket."""
 
-    path: Annotated[str, text(r"^/[\w./-]*$", "an absolute path on the file system")]
+    path: Annotated[str, text(rf"^/({_STEP}(/{_STEP})*)?$", "/, or an absolute path such as /data/text")]
     """On the file system: `/data`."""
-    bucket: str | None = None
+    bucket: BucketName | None = None
     """None: the environment's archive."""
-    prefix: Annotated[str, text(r"^[\w./-]*$", "letters, digits and _ . / -")]
+    prefix: Annotated[str, text(rf"^({_STEP}(/{_STEP})*)?$", "names joined by single slashes, or nothing")]
     """In the bucket, below the archive's prefix if it is the archive."""
     imports: tuple[Events, ...] = ()
     """Changes in the bucket that appear on the file system."""
@@ -101,13 +109,22 @@ class FileSystem(Settings):
 class Archive(Settings):
     """The bucket and the registry that outlive the environment."""
 
-    bucket: Annotated[str, text(r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", "a bucket's name")] | None = None
+    bucket: BucketName | None = None
     """None: `<name>-archive-<account>-<region>`."""
     prefix: Annotated[str, text(r"^[\w-]+(/[\w-]+)*$", "words joined by single slashes")] = "steadfast"
     adopt: bool = False
     """The bucket exists, from an earlier life or made by others: use it and leave it as it is."""
     repository: (
-        Annotated[str, text(r"^[a-z0-9]+([._/-][a-z0-9]+)*$", "lower-case words joined by one of . _ / -")] | None
+        Annotated[
+            str,
+            text(
+                r"^[a-z0-9]+([._/-][a-z0-9]+)*$",
+                "lower-case words joined by one of . _ / -",
+                min_length=2,
+                max_length=256,
+            ),
+        ]
+        | None
     ) = None
     """The image registry's repository. None: `<name>/trainer`."""
     adopt_repository: bool = False

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from environments.environment import Environment
+from environments.rules.people import secret_file
 from k8s.manifest import Manifest
 from k8s.names import MANAGED_BY, SECRETS_CLASS, SECRETS_MOUNT
 
@@ -17,7 +18,7 @@ def secrets_manifests(environment: Environment) -> list[Manifest]:
     if not environment.secrets:
         return []
     objects = [
-        {"objectName": name, "objectType": "secretsmanager", "objectAlias": file_name(name)}
+        {"objectName": name, "objectType": "secretsmanager", "objectAlias": secret_file(name)}
         for name in environment.secrets
     ]
     return [
@@ -36,11 +37,6 @@ def secrets_manifests(environment: Environment) -> list[Manifest]:
             },
         }
     ]
-
-
-def file_name(secret: str) -> str:
-    """A secret's name without the slashes that a file name cannot have."""
-    return secret.replace("/", "_")
 
 
 def secrets_volumes(environment: Environment) -> list[dict[str, Any]]:

@@ -22,10 +22,12 @@ _INTERFACE_ENDPOINTS = (
 _SYSTEM_NODE = 30
 """Two interfaces of a small instance, as the CNI keeps one in reserve."""
 _VPC_PREFIXES = range(16, 27)
+_PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
+_REFUSED = (*_PRIVATE, "169.254.0.0/16")
 
 
 def cidr_is_private(env: Environment) -> Iterator[Problem]:
-    """A VPC of 16 to 26 bits, in private address space, written as a network."""
+    """A VPC of 16 to 26 bits, in private address space (loopback and link-local are not), written as a network."""
     try:
         network = ipaddress.ip_network(env.network.cidr)
     except ValueError as error:
@@ -33,11 +35,12 @@ def cidr_is_private(env: Environment) -> Iterator[Problem]:
             "network.cidr", str(error), "a network such as 10.0.0.0/16", "correct it", "VPC guide, VPC CIDR blocks"
         )
         return
-    if not network.is_private or network.prefixlen not in _VPC_PREFIXES:
+    private = any(network.subnet_of(ipaddress.ip_network(block)) for block in _PRIVATE)  # type: ignore[arg-type]
+    if not private or network.prefixlen not in _VPC_PREFIXES:
         yield Problem(
             "network.cidr",
-            f"{network} is public or of the wrong size",
-            f"private, from /{_VPC_PREFIXES.start} to /{_VPC_PREFIXES.stop - 1}",
+            f"{network} is not private, or of the wrong size",
+            f"in {', '.join(_PRIVATE)}, from /{_VPC_PREFIXES.start} to /{_VPC_PREFIXES.stop - 1}",
             "use 10.0.0.0/16, or a network that your company gave you",
             "VPC guide, VPC CIDR blocks",
         )
@@ -54,12 +57,13 @@ def subnet_holds_everything(env: Environment) -> Iterator[Problem]:
     if prefix in _VPC_PREFIXES and need > room:
         smallest = 30 - (need + _AWS_TAKES - 1).bit_length()
         fits = smallest >= _VPC_PREFIXES.start
+        widen = "widen it now: the network cannot be changed under an environment"
         yield Problem(
             "network.cidr",
             f"{env.network.cidr} gives {room} addresses to the GPU subnet, a quarter of the network; "
             f"{env.nodes + env.spares} GPU nodes, their pods and the file system take {need}",
             f"/{smallest} or larger" if fits else "a VPC has at most 65536 addresses",
-            "widen it now: the network cannot be changed under an environment" if fits else "take fewer nodes",
+            widen if fits else "take fewer nodes, or a smaller file system",
             "fsx-csi#433",
         )
 
@@ -137,9 +141,6 @@ def endpoint_cidrs_are_public(env: Environment) -> Iterator[Problem]:
                 "remove it",
                 "EKS guide, cluster endpoint access",
             )
-
-
-_REFUSED = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16")
 
 
 def closed_network_has_its_own_images(env: Environment) -> Iterator[Problem]:

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from environments.problems import Problem
+from environments.rules.place import partition_of
+from environments.shapes import shown
 
 if TYPE_CHECKING:
     from environments.environment import Environment
 
 _TAG_LIMIT = 50
-_TAG_KEY = re.compile(r"^[\w .:/=+@-]{1,128}$")
-_TAG_VALUE = re.compile(r"^[\w .:/=+@-]{0,256}$")
+_TAG_KEY = re.compile(r"[\w .:/=+@-]{1,128}")
+_TAG_VALUE = re.compile(r"[\w .:/=+@-]{0,256}")
 OUR_TAGS = "steadfast:"
 
 
@@ -44,6 +46,25 @@ def roles_have_one_entry(env: Environment) -> Iterator[Problem]:
             )
 
 
+def arns_are_of_the_partition(env: Environment) -> Iterator[Problem]:
+    """A role of GovCloud is nobody in a commercial region, and the access entry fails the cluster stack."""
+    named = {
+        **{f"access.admins.{number}": role for number, role in enumerate(env.access.admins)},
+        **{f"access.researchers.{number}": role for number, role in enumerate(env.access.researchers)},
+        **({"permissions_boundary": env.permissions_boundary} if env.permissions_boundary else {}),
+    }
+    partition = partition_of(env.region)
+    for field, arn in named.items():
+        if arn.split(":")[1] != partition:
+            yield Problem(
+                field,
+                f"{arn} is not of the partition of {env.region}",
+                f"an ARN that begins with arn:{partition}:",
+                "copy it from the account that the environment is in",
+                "IAM guide, ARNs and partitions",
+            )
+
+
 def quota_lets_a_run_start(env: Environment) -> Iterator[Problem]:
     """A Job asks for all its pods at once."""
     gpus, needed = env.access.quota.gpus, (env.nodes + env.spares) * env.instance.gpus
@@ -60,23 +81,32 @@ def quota_lets_a_run_start(env: Environment) -> Iterator[Problem]:
 def boundary_is_in_the_account(env: Environment) -> Iterator[Problem]:
     """IAM takes boundaries of the role's own account only."""
     boundary = env.permissions_boundary
-    if boundary and env.account and f"::{env.account}:" not in boundary:
+    if boundary and env.account and boundary.split(":")[4] not in (env.account, "aws"):
         yield Problem(
             "permissions_boundary",
             f"{boundary} is not in account {env.account}",
-            "a policy of the account",
+            "a policy of the account, or one of AWS's own",
             "correct the ARN, or account",
             "IAM guide, permissions boundaries",
         )
 
 
 def secrets_are_named_once(env: Environment) -> Iterator[Problem]:
-    """Each becomes a file, by its name."""
-    for name, count in Counter(env.secrets).items():
+    """Each becomes a file, by its name without the slashes that a file name cannot have."""
+    for name, count in Counter(map(secret_file, env.secrets)).items():
         if count > 1:
             yield Problem(
-                "secrets", f"{name} is named {count} times", "each once", "remove one", "Secrets Store CSI"
+                "secrets",
+                f"{count} of them would be the file {name}",
+                "one secret a file; a slash in a name becomes _",
+                "remove or rename one",
+                "Secrets Store CSI",
             )
+
+
+def secret_file(secret: str) -> str:
+    """The name of a secret's file in training pods."""
+    return secret.replace("/", "_")
 
 
 def tags_are_legal(env: Environment) -> Iterator[Problem]:
@@ -91,14 +121,11 @@ def tags_are_legal(env: Environment) -> Iterator[Problem]:
                 "rename it; owner, cost_centre and expires are fields of their own",
                 "AWS tagging rules",
             )
-        elif not _TAG_KEY.match(key) or not _TAG_VALUE.match(value):
-            yield Problem(
-                field,
-                f"{key!r}: {value!r} has a character or a length that AWS refuses",
-                "letters, digits, spaces and _ . : / = + - @; keys of 128, values of 256 characters",
-                "shorten or rewrite it",
-                "AWS tagging rules",
-            )
+        elif not _TAG_KEY.fullmatch(key) or not _TAG_VALUE.fullmatch(value):
+            yield _refused_by_aws(field, f"{shown(key)}: {shown(value)}")
+    for field, text in {"owner": env.owner, "cost_centre": env.cost_centre}.items():
+        if text and not _TAG_VALUE.fullmatch(text):
+            yield _refused_by_aws(field, f"as a tag {shown(text)}")
     if len(env.all_tags) > _TAG_LIMIT - 1:
         yield Problem(
             "tags",
@@ -109,9 +136,20 @@ def tags_are_legal(env: Environment) -> Iterator[Problem]:
         )
 
 
+def _refused_by_aws(field: str, what: str) -> Problem:
+    return Problem(
+        field,
+        f"{what} has a character or a length that AWS refuses",
+        "letters, digits, spaces and _ . : / = + - @; keys of 128, values of 256 characters",
+        "shorten or rewrite it",
+        "AWS tagging rules",
+    )
+
+
 RULES = (
     somebody_gets_in,
     roles_have_one_entry,
+    arns_are_of_the_partition,
     quota_lets_a_run_start,
     boundary_is_in_the_account,
     secrets_are_named_once,

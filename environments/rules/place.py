@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 ZONE_UNKNOWN = "from-reservation"
 """An availability zone that `steadfast check --write` has still to fill in."""
 _SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_PARTITIONS = {
+    "cn": "aws-cn", "us-gov": "aws-us-gov", "us-iso": "aws-iso", "us-isob": "aws-iso-b", "us-isof": "aws-iso-f",
+    "eu-isoe": "aws-iso-e",
+}  # fmt: skip
+"""By how a region's name begins; everything else is in `aws`."""
+_COVERED = ("aws", "aws-us-gov")
 _BUCKET_NAME_LIMIT = 63
 _ACCOUNT_DIGITS = 12
 
@@ -28,6 +34,24 @@ def zone_is_in_region(env: Environment) -> Iterator[Problem]:
             f"one of {env.region}a, {env.region}b, …",
             "correct the zone, or the region",
             "eksctl#8208",
+        )
+
+
+def partition_of(region: str) -> str:
+    """The partition that begins a region's ARNs."""
+    return _PARTITIONS.get(region.rsplit("-", 2)[0], "aws")
+
+
+def partition_is_covered(env: Environment) -> Iterator[Problem]:
+    """Elsewhere registries and endpoints have other names than the ones that our templates write."""
+    partition = partition_of(env.region)
+    if partition not in _COVERED:
+        yield Problem(
+            "region",
+            f"{env.region} is in the partition {partition}, where registries and endpoints have other names",
+            f"a region of {' or '.join(_COVERED)}",
+            "choose another region",
+            "EKS guide, Amazon container image registries",
         )
 
 
@@ -114,6 +138,7 @@ def default_bucket_name_fits(env: Environment) -> Iterator[Problem]:
 
 
 RULES = (
+    partition_is_covered,
     zone_is_in_region,
     only_a_reservation_knows_its_zone,
     second_zone_is_another,

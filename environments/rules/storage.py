@@ -22,6 +22,8 @@ LUSTRE_PORTS = ((988, 988), (1018, 1023))
 _METADATA_IOPS = (1500, 3000, 6000, *range(12000, 192001, 12000))
 RUNS = PurePosixPath("/runs")
 DATA = PurePosixPath("/data")
+_S3_BEGINNINGS = ("xn--", "sthree-", "amzn-s3-demo-")
+_S3_ENDS = ("-s3alias", "--ol-s3", "--x-s3", "--table-s3")
 _GRAIN_SOURCE = "Lustre guide, storage capacity"
 
 
@@ -151,15 +153,23 @@ def data_has_a_source(env: Environment) -> Iterator[Problem]:
 
 
 def bucket_name_is_one(env: Environment) -> Iterator[Problem]:
-    """Dots break TLS for virtual-hosted buckets, and we allow TLS only."""
-    if env.archive.bucket and "." in env.archive.bucket:
-        yield Problem(
-            "archive.bucket",
-            f"{env.archive.bucket} has a dot: its TLS certificate would not match, and we allow TLS only",
-            "lower-case letters, digits and dashes",
-            "choose another name",
-            "S3 bucket naming rules",
-        )
+    """Dots break TLS for virtual-hosted buckets, and we allow TLS only; some beginnings and ends are S3's own."""
+    named: dict[str, str | None] = {"archive.bucket": env.archive.bucket}
+    if not env.archive.bucket:
+        named = {"name": env.name}
+    for number, association in enumerate(env.file_system.associations):
+        named[f"file_system.associations.{number}.bucket"] = association.bucket
+    for field, name in named.items():
+        taken = [part for part in _S3_BEGINNINGS if name and name.startswith(part)]
+        taken += [part for part in _S3_ENDS if name and name.endswith(part) and field != "name"]
+        if name and "." in name:
+            what = f"{name} has a dot: its TLS certificate would not match, and we allow TLS only"
+        elif taken:
+            what = f"{name} begins or ends with {taken[0]}, which S3 keeps for itself"
+        else:
+            continue
+        allowed = "lower-case letters, digits and dashes"
+        yield Problem(field, what, allowed, "choose another name", "S3 bucket naming rules")
 
 
 RULES = (

@@ -62,6 +62,12 @@ def test_a_path_is_found_as_it_is(tmp_path: Path) -> None:
         ("just text\n", "holds no fields"),
         ("", "holds no fields"),
         ("? [1, 2]\n: 3\n", "keys should be strings"),
+        ("name: a\naccess:\n\tadmins: []\n", "line 3, column 1"),
+        ("name: a\n---\nname: b\n", "another document"),
+        (f"nodes: {'9' * 5000}\n", "line 1, column 8: a number of 5000 digits"),
+        (f"name: {'[' * 20_000}\n", "is nested too deeply"),
+        ("name: !!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
+        ("name: \x00\n", "special characters are not allowed"),
     ],
 )
 def test_what_is_not_a_file_of_fields_is_said_so(tmp_path: Path, content: str, message: str) -> None:
@@ -75,6 +81,50 @@ def test_what_is_not_a_file_of_fields_is_said_so(tmp_path: Path, content: str, m
 def test_a_missing_file_is_a_problem_not_a_traceback(tmp_path: Path) -> None:
     with pytest.raises(InvalidEnvironmentError, match="No such file"):
         load(tmp_path / "none.yaml")
+
+
+def test_anchors_and_merged_keys_are_plain_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_text(
+        "name: &name small\nowner: *name\nregion: us-east-1\navailability_zone: us-east-1b\n"
+        "instance_type: p5.48xlarge\nnodes: 2\naccess:\n"
+        "  <<: {admins: [arn:aws:iam::111122223333:role/admin]}\ntraining: {data: {global_batch_size: 16}}\n"
+    )
+    assert load(path).owner == "small"
+
+
+def test_values_that_repeat_themselves_are_shortened(tmp_path: Path) -> None:
+    """A list of lists of lists by anchors is small on disk and endless in a message."""
+    path = tmp_path / "e.yaml"
+    levels = [f"t{n}: &t{n} [{','.join([f'*t{n - 1}'] * 9)}]" for n in range(1, 8)]
+    path.write_text("\n".join(["t0: &t0 [a]", *levels, "name: *t7", "tags: *t7"]))
+    with pytest.raises(InvalidEnvironmentError) as error:
+        load(path)
+    assert len(str(error.value)) < 6000
+
+
+ROOT_LINK = {"path": "/", "prefix": "", "imports": ["NEW"], "exports": ["NEW", "CHANGED"]}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"account": "111122223333", "permissions_boundary": "arn:aws:iam::aws:policy/PowerUserAccess"},
+        {"network": {"cidr": "100.64.0.0/16"}},
+        {"secrets": ["team/token", "team/other"]},
+        {"owner": "Zoë", "cost_centre": "4711", "tags": {"größe": "ü", "empty": ""}},
+        {"archive": {"bucket": "ours-s3alias-old"}},
+        {"file_system": {"associations": [ROOT_LINK]}},
+        {
+            "region": "us-gov-west-1",
+            "availability_zone": "us-gov-west-1a",
+            "access": {"admins": ["arn:aws-us-gov:iam::111122223333:role/admin"]},
+        },
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_what_is_unusual_and_right_is_taken(fields: dict[str, object]) -> None:
+    assert environment(**fields)
 
 
 def test_the_environment_is_frozen() -> None:

@@ -32,6 +32,7 @@ def test_the_plain_case_has_none() -> None:
         ({"capacity": {"kind": "on-demand"}}, {"capacity"}),
         ({"file_system": {"efa": True}}, {"file_system.efa"}),
         ({"archive": {"adopt": True}}, {"archive.adopt"}),
+        ({"spares": 3}, {"spares"}),
     ],
 )
 def test_each_note_has_its_cause(changes: dict[str, Any], fields: set[str]) -> None:
