@@ -52,7 +52,7 @@ class Job:
         self.paths = RunPaths(self.root / "fsx" / "runs" / "test")
         self.paths.make()
         self.port = _free_port()
-        self._shm = Path("/dev/shm") / f"steadfast-test-{os.getpid()}-{self.root.name}"
+        self.shm = Path("/dev/shm") / f"steadfast-test-{os.getpid()}-{self.root.name}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._scratch: list[Path] = []
         self._described = Environment.model_construct(
@@ -82,7 +82,7 @@ class Job:
         self._spawn(f"pod-{number}", "trainer.launch", arguments, f"127.0.0.{number + 1}", gpus)
 
     def _spawn(self, name: str, module: str, arguments: list[str], address: str, more: dict[str, str]) -> None:
-        shm = self._shm / name
+        shm = self.shm / name
         # NVRx puts its sockets there, and a socket's path must stay below 108 characters.
         scratch = Path(tempfile.mkdtemp(prefix="steadfast-"))
         self._scratch.append(scratch)
@@ -158,7 +158,7 @@ class Job:
         for process in reversed(_tree(self.processes[name].pid, f"test-1-{name}", self.paths.root)):
             process.kill()
         self.processes[name].wait()
-        shutil.rmtree(self._shm / name, ignore_errors=True)
+        shutil.rmtree(self.shm / name, ignore_errors=True)
 
     def stop(self) -> None:
         """End everything that is left, and its shared memory."""
@@ -169,7 +169,7 @@ class Job:
             process.wait()
         for folder in self._scratch:
             shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(self._shm, ignore_errors=True)
+        shutil.rmtree(self.shm, ignore_errors=True)
 
 
 @contextmanager

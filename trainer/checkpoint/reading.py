@@ -26,6 +26,7 @@ from trainer.checkpoint.layout import LOCAL_HEADER_BYTES, MARKER, Item, Layout, 
 from trainer.checkpoint.records import (
     COMMIT,
     METADATA,
+    Checksum,
     Commit,
     DamageError,
     FileRecord,
@@ -38,6 +39,8 @@ from trainer.checkpoint.state import is_ranked
 
 THREADS = min(16, os.cpu_count() or 1)
 HEADER_BYTES = 4096
+PIECE_BYTES = 1 << 20
+"""Read and hashed at a time: small enough for a core's cache, large enough for threads not to queue for the GIL."""
 
 
 class MismatchError(Exception):
@@ -331,17 +334,20 @@ def _read_all(blocks: list[_Block], slot: torch.Tensor, ready: Ready | None) -> 
 
 
 def _read_block(files: _Files, block: _Block, into: memoryview) -> None:
-    done = 0
+    """Each piece is hashed while the core's cache still holds it: beside the copy that costs a tenth, not a third."""
+    total, done = Checksum(), 0
     try:
         fd = files.get(block.path)
+        os.posix_fadvise(fd, block.start, block.end - block.start, os.POSIX_FADV_WILLNEED)
         while done < len(into):
-            got = os.preadv(fd, [into[done:]], block.start + done)
+            got = os.preadv(fd, [into[done : done + PIECE_BYTES]], block.start + done)
             if got == 0:
                 raise DamageError(block.path, f"ends at byte {block.start + done}")
+            total.update(into[done : done + got])
             done += got
     except OSError as error:
         raise DamageError(block.path, error.strerror or str(error)) from error
-    if block.sum is not None and checksum(into) != block.sum:
+    if block.sum is not None and total.hexdigest() != block.sum:
         raise DamageError(block.path, f"bytes {block.start} to {block.end} do not match their checksum")
 
 

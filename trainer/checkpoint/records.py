@@ -42,6 +42,10 @@ def checksum(data: bytes | memoryview) -> str:
     return str(xxhash.xxh3_64_hexdigest(data))
 
 
+Checksum = xxhash.xxh3_64
+"""The same, fed piece by piece: `update`, then `hexdigest`."""
+
+
 def block_spans(cuts: list[int]) -> list[tuple[int, int]]:
     """The blocks under one checksum each; none crosses a cut."""
     return [

@@ -14,12 +14,18 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
+from ops.errors import CloudError
 from ops.local.aws.server import ADDRESS_FILE, HOST
-from ops.local.aws.settings import FILE_NAME, Failure, Settings
+from ops.local.aws.settings import FILE_NAME, Failure, Settings, read
+from ops.local.state_files import raise_if_refused
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 15.0
 DEFAULT_REGION = "us-east-1"
+
+
+class LocalAwsError(CloudError):
+    """The emulated AWS could not be started or reached; the message says why and what to do."""
 
 
 class LocalAws:
@@ -30,7 +36,10 @@ class LocalAws:
         self.region = region
 
     def start(self, settings: Settings | None = None) -> None:
-        """Starts the server unless it runs; with `settings`, writes them first. Returns once it answers."""
+        """Starts the server unless it runs; with `settings`, writes them first. Returns once it answers.
+
+        Raises UnreadableStateError for a state of another version, LocalAwsError if it does not start.
+        """
         self.state_dir.mkdir(parents=True, exist_ok=True)
         with FileLock(self.state_dir / "start.lock"):
             if settings is not None:
@@ -59,7 +68,7 @@ class LocalAws:
         """Where the server listens."""
         address = self._address()
         if address is None:
-            raise RuntimeError(f"the emulated AWS of {self.state_dir} has never been started")
+            raise LocalAwsError(f"the emulated AWS of {self.state_dir} has never been started")
         return f"http://{HOST}:{address['port']}"
 
     def environ(self) -> dict[str, str]:
@@ -90,9 +99,12 @@ class LocalAws:
 
     @property
     def settings(self) -> Settings:
-        """The time scale, the Kubernetes and the failures that the server works with."""
+        """The time scale, the Kubernetes and the failures that the server works with.
+
+        Raises UnreadableStateError for a file that another version of the code has written.
+        """
         path = self.state_dir / FILE_NAME
-        return Settings.model_validate_json(path.read_text()) if path.exists() else Settings()
+        return read(path) if path.exists() else Settings()
 
     def configure(self, settings: Settings) -> None:
         """Writes the settings; a running server takes them at once."""
@@ -106,7 +118,7 @@ class LocalAws:
         self.configure(self.settings.model_copy(update={"failures": failures}))
 
     def _spawn(self) -> None:
-        log = (self.state_dir / "server.log").open("ab")
+        log = self._log.open("ab")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "MOTO_"))}
         process = subprocess.Popen(
             [sys.executable, "-m", "ops.local.aws.server", "--state-dir", str(self.state_dir)],
@@ -124,15 +136,21 @@ class LocalAws:
         while (self._address() or {}).get("pid") != process.pid:
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
-                raise RuntimeError(f"the emulated AWS did not start; see {self.state_dir / 'server.log'}")
+                raise_if_refused(process.poll(), self._log)
+                raise LocalAwsError(f"the emulated AWS did not start; see {self._log}")
             time.sleep(0.05)
 
+    @property
+    def _log(self) -> Path:
+        return self.state_dir / "server.log"
+
     def _address(self) -> dict[str, Any] | None:
+        """Process and port of the last server; None if the file is not there or tells no such thing."""
         try:
-            address: dict[str, Any] = json.loads((self.state_dir / ADDRESS_FILE).read_text())
-        except (OSError, ValueError):
+            address = json.loads((self.state_dir / ADDRESS_FILE).read_text())
+            return {"pid": int(address["pid"]), "port": int(address["port"])}
+        except (OSError, ValueError, KeyError, TypeError):
             return None
-        return address
 
     def _process(self) -> psutil.Process | None:
         """The server's process; a stale file that names another process names none."""

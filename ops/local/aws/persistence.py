@@ -19,6 +19,8 @@ from moto.core.base_backend import BackendDict
 from ops.local.aws.cloudformation import state
 from ops.local.aws.gate import GATE
 from ops.local.aws.pickling import Pickling, write_whole
+from ops.local.aws.snapshot_format import content_of, sign, stamp
+from ops.local.state_files import UnreadableStateError
 
 SERVICES = [
     "autoscaling",
@@ -51,19 +53,25 @@ GLOBAL_SERVICES = ("iam", "s3", "sts")
 
 
 class Store:
-    """The snapshot of one state directory."""
+    """The snapshot of one state directory. Made once the whole emulator is imported: it knows the code by that."""
 
     def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._stamp = stamp()
         self._file = state_dir / "world.pickle"
         self._pickling = Pickling(state_dir / "blobs")
         self._saved = -1
         self._stop = threading.Event()
 
     def load(self) -> None:
-        """Puts back what was saved, if anything was."""
+        """Puts back what was saved, if anything was. Raises UnreadableStateError for what other code has saved."""
         if not self._file.exists():
             return
-        world = self._pickling.loads(self._file.read_bytes())
+        try:
+            world = self._pickling.loads(content_of(self._file.read_bytes(), self._stamp))
+        except Exception as error:  # a damaged pickle raises whatever its bytes happen to mean
+            why = str(error) if isinstance(error, ValueError) else f"it is damaged ({error})"
+            raise UnreadableStateError(self._file, why, self._state_dir) from None
         state.REGIONS.update(world["cloudformation"])
         for service, accounts in world["backends"].items():
             _put_back(service, accounts)
@@ -75,7 +83,7 @@ class Store:
         with GATE.still() as changes:
             world = {"cloudformation": state.REGIONS, "backends": {s: _take(s) for s in SERVICES}}
             content = self._pickling.dumps(world)
-        write_whole(self._file, content)
+        write_whole(self._file, sign(self._stamp, content))
         self._saved = changes
 
     def save_forever(self) -> None:

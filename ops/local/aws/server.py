@@ -28,7 +28,7 @@ def _previous_port(state_dir: Path) -> int:
     """The port of the last server, so that addresses in deployed resources stay true; 0: any."""
     try:
         return int(json.loads((state_dir / ADDRESS_FILE).read_text())["port"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return 0
 
 
@@ -59,12 +59,16 @@ def serve(state_dir: Path) -> None:
     from ops.local.aws import clients, world
     from ops.local.aws.persistence import Store
     from ops.local.aws.settings import LIVE
+    from ops.local.state_files import UnreadableStateError, end_server
 
     clients.use_endpoint(f"http://{HOST}:{port}")
-    LIVE.follow(state_dir)
     application = world.application()
     store = Store(state_dir)
-    store.load()
+    try:
+        LIVE.follow(state_dir)
+        store.load()
+    except UnreadableStateError as error:
+        end_server(error)
     server = make_server(
         HOST, port, application, threaded=True, request_handler=world.RequestHandler, fd=listener.fileno()
     )

@@ -8,7 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ops.local.state_files import UnreadableStateError
 
 FILE_NAME = "aws.json"
 
@@ -58,6 +60,15 @@ class Settings(BaseModel):
     failures: tuple[Failure, ...] = ()
 
 
+def read(path: Path) -> Settings:
+    """The settings of a file. Raises UnreadableStateError with every problem of one written by other code."""
+    try:
+        return Settings.model_validate_json(path.read_text())
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in error.errors())
+        raise UnreadableStateError(path, "; ".join(problems), path) from None
+
+
 class Live:
     """The settings of a running server: the file as it is now, and how often each failure struck."""
 
@@ -69,8 +80,9 @@ class Live:
         self._lock = threading.Lock()
 
     def follow(self, state_dir: Path) -> None:
-        """Takes the settings from the state directory from now on."""
+        """Takes the settings from the state directory from now on. Raises UnreadableStateError."""
         self._path = state_dir / FILE_NAME
+        self._refresh()
 
     @property
     def current(self) -> Settings:
@@ -84,7 +96,7 @@ class Live:
             return
         changed_at_ns = self._path.stat().st_mtime_ns
         if changed_at_ns != self._read_at_ns:
-            self._settings = Settings.model_validate_json(self._path.read_text())
+            self._settings = read(self._path)
             self._read_at_ns = changed_at_ns
             self._struck.clear()
 

@@ -17,11 +17,13 @@ from pathlib import Path
 
 from kubernetes import client, config
 
+from ops.errors import CloudError
 from ops.local.kubernetes.garbage import OUT_OF_SERVICE
 from ops.local.kubernetes.kinds import POD
 from ops.local.kubernetes.layout import Layout
 from ops.local.kubernetes.nodes import NodeSpec
 from ops.local.kubernetes.objects import Object, is_finished_pod, is_terminating, name_of, namespace_of
+from ops.local.kubernetes.settings import ClusterSettings
 from ops.local.kubernetes.store import Store
 from ops.local.node import processes
 from ops.local.node.cgroups import Cgroups
@@ -29,12 +31,13 @@ from ops.local.node.kubelet import remove_everything
 from ops.local.node.network import choose_network
 from ops.local.node.runtime import Runtime
 from ops.local.node.substitutions import Substitutions
+from ops.local.state_files import UnreadableStateError, raise_if_refused
 
 _START_S = 30.0
 _STOP_S = 10.0
 
 
-class ClusterError(Exception):
+class ClusterError(CloudError):
     """The local cluster could not be started, reached or ended; the message says why and what to do."""
 
 
@@ -72,19 +75,16 @@ class LocalCluster:
         substitutions: Substitutions,
         time_scale: float = 1.0,
     ) -> Path:
-        """Starts the server if none runs; returns the kubeconfig. `time_scale` shortens Kubernetes' own waits."""
+        """Starts the server if none runs; returns the kubeconfig. `time_scale` shortens Kubernetes' own waits.
+
+        Raises UnreadableStateError for objects of another version, ClusterError if it does not start.
+        """
         if self.is_running():
             self._wait_until_ready(None)
             self._add_missing(nodes)
             return self.kubeconfig
         self._layout.root.mkdir(parents=True, exist_ok=True)
-        settings = {
-            "nodes": [n.to_json() for n in nodes],
-            "kubernetes_version": kubernetes_version,
-            "substitutions": substitutions.to_json(),
-            "time_scale": time_scale,
-        }
-        Layout.write(self._layout.settings, json.dumps(settings, indent=2))
+        ClusterSettings(tuple(nodes), kubernetes_version, substitutions, time_scale).write(self._layout)
         self._launch()
         return self.kubeconfig
 
@@ -114,15 +114,14 @@ class LocalCluster:
             if self._answers():
                 return
             time.sleep(0.05)
+        raise_if_refused(server.poll() if server is not None else None, self._layout.log)
         tail = self._layout.log.read_text(errors="replace")[-2000:] if self._layout.log.exists() else ""
         raise ClusterError(f"the local Kubernetes did not start; its log {self._layout.log} ends with:\n{tail}")
 
     def _answers(self) -> bool:
         """The living server listens; an address left by a dead one may be somebody else's by now."""
         pid = self._server_pid()
-        if pid is None or not self._layout.address.exists():
-            return False
-        if json.loads(self._layout.address.read_text())["pid"] != pid:
+        if pid is None or self._layout.last_address().get("pid") != pid:
             return False
         try:
             return self._request("GET", "/readyz", None)[0] == 200
@@ -131,7 +130,7 @@ class LocalCluster:
 
     def _request(self, method: str, path: str, body: Object | None) -> tuple[int, str]:
         """What is no part of Kubernetes goes over plain HTTP to the same server."""
-        port = json.loads(self._layout.address.read_text())["port"]
+        port = self._layout.last_address()["port"]
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_START_S)
         try:
             connection.request(method, path, json.dumps(body or {}), {"Content-Type": "application/json"})
@@ -152,7 +151,7 @@ class LocalCluster:
 
     def substitutions(self) -> dict[str, str]:
         """What differs from a real node, in words: for the screen and run.json."""
-        facts: dict[str, str] = json.loads(self._layout.address.read_text())["substitutions"]
+        facts: dict[str, str] = self._layout.last_address()["substitutions"]
         return facts
 
     def stop(self) -> None:
@@ -166,10 +165,10 @@ class LocalCluster:
         shutil.rmtree(self._layout.root)
 
     def _wanted_network(self) -> str | None:
-        if not self._layout.settings.exists():
+        try:
+            return ClusterSettings.read(self._layout).substitutions.network
+        except UnreadableStateError:
             return None
-        settings = json.loads(self._layout.settings.read_text())
-        return None if (wanted := settings["substitutions"]["network"]) is None else str(wanted)
 
     def _end_server(self) -> None:
         pid = self._server_pid()
@@ -189,7 +188,10 @@ class LocalCluster:
     def _stored_pods(self) -> list[Object]:
         if not self._layout.database.exists():
             return []
-        store = Store(self._layout.database)
+        try:
+            store = Store(self._layout.database)
+        except UnreadableStateError:  # their processes bear marks, their folders lie below: all goes without this
+            return []
         try:
             return store.select(POD)
         finally:

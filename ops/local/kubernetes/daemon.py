@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import yaml
@@ -25,11 +25,12 @@ from ops.local.kubernetes.logs import read_log
 from ops.local.kubernetes.nodes import NodeMonitor, NodeSpec, TaintManager, node_object
 from ops.local.kubernetes.objects import Object
 from ops.local.kubernetes.server import HOST, ApiServer, listen
+from ops.local.kubernetes.settings import ClusterSettings
 from ops.local.kubernetes.store import Ref, Store
 from ops.local.node.cgroups import Cgroups
 from ops.local.node.kubelet import Kubelet
 from ops.local.node.network import choose_network
-from ops.local.node.substitutions import Substitutions
+from ops.local.state_files import UnreadableStateError, end_server
 
 _LONGEST_TICK_S, _SHORTEST_TICK_S = 0.1, 0.01
 _SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -39,18 +40,18 @@ class Daemon:
     """Everything of one cluster, in one process."""
 
     def __init__(self, layout: Layout) -> None:
-        settings = json.loads(layout.settings.read_text())
-        scale = float(settings["time_scale"])
+        settings = ClusterSettings.read(layout)
+        scale = settings.time_scale
         self._layout = layout
         self._tick_s = max(_SHORTEST_TICK_S, min(_LONGEST_TICK_S, scale / 5))
         self.store = Store(layout.database)
-        substitutions = Substitutions.from_json(settings["substitutions"])
+        substitutions = settings.substitutions
         network = choose_network(layout.environment, substitutions.network)
         cgroups = Cgroups.find(layout.environment)
         self.facts = substitutions.describe(network.mode, cgroups.describe())
-        self._version = str(settings["kubernetes_version"])
+        self._version = settings.kubernetes_version
         monitor = NodeMonitor(self.store, scale)
-        self._register([NodeSpec.from_json(n) for n in settings["nodes"]])
+        self._register(settings.nodes)
         self._kubelet = kubelet = Kubelet(
             self.store, monitor, network, cgroups, substitutions, layout.root, layout.environment, scale
         )
@@ -76,7 +77,7 @@ class Daemon:
         self._application = ApiServer(api, self._logs, self._node_operation)
         self._stopping = threading.Event()
 
-    def _register(self, nodes: list[NodeSpec]) -> None:
+    def _register(self, nodes: Iterable[NodeSpec]) -> None:
         for name in _SYSTEM_NAMESPACES:
             self._ensure(Ref(NAMESPACE, None, name), _namespace(name))
         for spec in nodes:
@@ -122,7 +123,7 @@ class Daemon:
 
     def _listen(self) -> BaseWSGIServer:
         """The port of before, so that a kubeconfig stays valid; another one if somebody has taken it."""
-        before = json.loads(self._layout.address.read_text())["port"] if self._layout.address.exists() else 0
+        before = self._layout.last_address().get("port", 0)
         try:
             return listen(self._application, before)
         except (OSError, SystemExit):
@@ -160,7 +161,11 @@ def main() -> None:
         except BlockingIOError:
             sys.exit(f"a server for {layout.root} is running already")
         layout.pid.write_text(str(os.getpid()))
-        Daemon(layout).run()
+        try:
+            daemon = Daemon(layout)
+        except UnreadableStateError as error:
+            end_server(error)
+        daemon.run()
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ops.local.node.network import short_id
 
@@ -38,6 +40,14 @@ class Layout:
     def address(self) -> Path:
         """Where the server listens and what it substitutes."""
         return self.root / "server.json"
+
+    def last_address(self) -> dict[str, Any]:
+        """What the last server said of itself; {} if nothing that this version understands."""
+        try:
+            said: dict[str, Any] = json.loads(self.address.read_text())
+            return said | {"pid": int(said["pid"]), "port": int(said["port"])}
+        except (OSError, ValueError, TypeError, KeyError):
+            return {}
 
     @property
     def kubeconfig(self) -> Path:

@@ -22,8 +22,11 @@ from ops.local.kubernetes.objects import (
     namespace_of,
     timestamp,
 )
+from ops.local.state_files import UnreadableStateError
 
 _KEPT_CHANGES = 5000
+_FORMAT = 1
+"""Of the file; to be raised with whatever older code could not read, or would read wrongly."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +66,34 @@ def _copy(obj: Object) -> Object:
     return copied
 
 
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        [(tables,)], [(written,)] = (
+            db.execute("SELECT count(*) FROM sqlite_master"),
+            db.execute("PRAGMA user_version"),
+        )
+        if tables and written != _FORMAT:
+            why = f"another version of this project wrote it (format {written}; this one has {_FORMAT})"
+            raise UnreadableStateError(path, why, path.parent)
+        # A killed server loses nothing that was written; a killed machine may, and its pods are gone with it.
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=OFF")
+        db.execute(f"PRAGMA user_version={_FORMAT}")
+        db.execute("CREATE TABLE IF NOT EXISTS objects (key TEXT PRIMARY KEY, version INTEGER, body TEXT)")
+        db.execute("CREATE TABLE IF NOT EXISTS counter (id INTEGER PRIMARY KEY, version INTEGER)")
+    except sqlite3.DatabaseError as error:
+        raise UnreadableStateError(path, f"it is damaged ({error})", path.parent) from None
+    return db
+
+
 class Store:
     """Objects by reference. What `peek` and `select` return is shared: read it, never change it."""
 
     def __init__(self, path: Path) -> None:
+        """Raises UnreadableStateError for a file of another version of the code."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        # A killed server loses nothing that was written; a killed machine may, and its pods are gone with it.
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=OFF")
-        self._db.execute("CREATE TABLE IF NOT EXISTS objects (key TEXT PRIMARY KEY, version INTEGER, body TEXT)")
-        self._db.execute("CREATE TABLE IF NOT EXISTS counter (id INTEGER PRIMARY KEY, version INTEGER)")
+        self._db = _open(path)
         self._objects: dict[Kind, dict[Ref, Object]] = {}
         self.changed = threading.Condition(threading.RLock())
         self._log: deque[Change] = deque(maxlen=_KEPT_CHANGES)

@@ -49,7 +49,7 @@ def test_the_capacity_blocks_end_stops_the_run(start: StartJob) -> None:
     assert {"Capacity Block" in record["reason"] for record in job.records("planned_stop")} == {True}
 
 
-@pytest.mark.parametrize("how", ["store", "pod"])
+@pytest.mark.parametrize("how", ["store", pytest.param("pod", marks=pytest.mark.long)])
 def test_the_store_may_be_lost(start: StartJob, undisturbed: dict[str, Any], how: str) -> None:
     """The same training pods go on: the Job's failure count stays as it is."""
     job = start()
@@ -89,6 +89,7 @@ def test_without_a_spare_the_replaced_pod_joins(start: StartJob, undisturbed: di
     ended_well(job, undisturbed)
 
 
+@pytest.mark.long
 def test_a_resumed_run_may_be_extended(start: StartJob) -> None:
     job = start(config(loop={"steps": 20}))
     assert set(job.wait(90).values()) == {0}, job.logs()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import pods
+import psutil
 import pytest
-from small_jobs import StartJob, config, ended_well, fault
+from small_jobs import STEPS, StartJob, config, ended_well, fault
 
 pytestmark = pytest.mark.integration
 
@@ -21,12 +26,13 @@ def test_sigkill_then_exception(start: StartJob, undisturbed: dict[str, Any]) ->
     assert detected == {"failure_detected", "interrupted"}
 
 
+@pytest.mark.long
 def test_rank_0_may_die(start: StartJob, undisturbed: dict[str, Any]) -> None:
     job = start(faults=[fault("sigkill", 13, rank=0)])
     ended_well(job, undisturbed)
 
 
-@pytest.mark.parametrize("kind", ["collective_hang", "sigstop", "gil_hang"])
+@pytest.mark.parametrize("kind", ["collective_hang", pytest.param("sigstop", marks=pytest.mark.long), "gil_hang"])
 def test_a_hang_is_noticed(start: StartJob, undisturbed: dict[str, Any], kind: str) -> None:
     job = start(faults=[fault(kind, 16, rank=1)])
     ended_well(job, undisturbed)
@@ -63,6 +69,73 @@ def test_a_loop_ends_with_93_and_says_where(start: StartJob) -> None:
     assert codes["pod-0"] == codes["pod-1"] == 93, job.logs()
     message = (job.root / "pod-0.termination").read_text()
     assert "step 15, rank 0" in message and "InjectedError" in message
+
+
+@pytest.mark.long
+def test_a_damaged_generation_is_passed_over_by_all(start: StartJob, undisturbed: dict[str, Any]) -> None:
+    """The memory tier is lost with it, so storage is read: the newest generation fails, the one before does not."""
+    settings = config(recovery={"max_no_progress_cycles": 6})
+    job = start(
+        settings, faults=[fault("slow_rank", 1, duration_s=0.1, num_steps=36), fault("corrupt_checkpoint", 34)]
+    )
+    ended_well(job, undisturbed)
+    (reason,) = {r["detail"] for r in job.records("interrupted") if "damaged" in r["detail"]}
+    assert "step-00000030.1" in reason
+    assert {r["generation"] for r in job.records("fallback")} == {"step-00000030.1"}
+    assert {(r["step"], r["tier"]) for r in job.records("restored") if r["attempt"] == 2} == {(20, "storage")}
+
+
+@pytest.mark.long
+def test_later_starts_have_timeouts_for_the_steps_that_were_measured(start: StartJob) -> None:
+    """Ranks and ft_launcher's monitors: the second start's table is written to run.json."""
+    recovery = {"collective_timeout_s": None, "heartbeat_timeout_s": None, "termination_grace_s": 300}
+    faults = [fault("slow_rank", 1, duration_s=0.4, num_steps=STEPS), fault("sigkill", 29, rank=0)]
+    job = start(config(recovery=recovery), faults=faults)
+    assert set(job.wait(180).values()) == {0}, job.logs()
+    step_s = json.loads(job.paths.learned.read_text())["step_s"]
+    timeouts = json.loads(job.paths.run_json.read_text())["timeouts"]
+    assert timeouts["collective_s"] == pytest.approx(20 * step_s) and step_s > 0.4
+
+
+@pytest.mark.long
+def test_twenty_faults_leave_nothing_behind(start: StartJob, undisturbed: dict[str, Any]) -> None:
+    """Two at once, ten times over: what a rank holds after its tenth restart is what it held after its second."""
+    faults = [fault("exception", 12 + 2 * n, rank=rank) for n in range(10) for rank in (0, 1)]
+    job = start(config(recovery={"max_no_progress_cycles": 20}), faults=faults)
+    held = {attempt: holdings(job, attempt) for attempt in range(2, 12)}
+    ended_well(job, undisturbed)
+    assert len(job.records("fault_injected")) == 20 and len(job.records("launch_started")) == 2
+    assert len({record["pid"] for record in job.records("restored")}) == 2, "a process was started again"
+    first, last = held[3], held[11]
+    assert last.threads <= first.threads and last.handles <= first.handles and last.shared <= first.shared
+    assert last.resident_bytes <= 1.05 * first.resident_bytes
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Of both ranks' processes together."""
+
+    threads: int
+    handles: int
+    resident_bytes: int
+    shared: int
+    """Files in the job's shared memory."""
+
+
+def holdings(job: pods.Job, attempt: int) -> Holdings:
+    """Once both ranks have done a step of `attempt`."""
+
+    def steps(records: list[Mapping[str, Any]]) -> dict[int, int]:
+        return {r["rank"]: r["pid"] for r in records if r["event"] == "step" and r["attempt"] == attempt}
+
+    job.until(lambda records: len(steps(records)) == 2, 90)
+    processes = [psutil.Process(pid) for pid in steps(job.records()).values()]
+    return Holdings(
+        sum(p.num_threads() for p in processes),
+        sum(p.num_fds() for p in processes),
+        sum(p.memory_info().rss for p in processes),
+        sum(1 for _ in job.shm.rglob("*")),
+    )
 
 
 @pytest.mark.long
