@@ -73,7 +73,7 @@ def test_a_loop_ends_with_93_and_says_where(start: StartJob) -> None:
 
 @pytest.mark.long
 def test_a_damaged_generation_is_passed_over_by_all(start: StartJob, undisturbed: dict[str, Any]) -> None:
-    """The memory tier is lost with it, so storage is read: the newest generation fails, the one before does not."""
+    """The memory tier is lost with it, so storage is read: the newest generation fails its checks."""
     settings = config(recovery={"max_no_progress_cycles": 6})
     job = start(
         settings, faults=[fault("slow_rank", 1, duration_s=0.1, num_steps=36), fault("corrupt_checkpoint", 34)]
