@@ -67,24 +67,31 @@ def _copy(obj: Object) -> Object:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     try:
-        db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        [(tables,)], [(written,)] = (
-            db.execute("SELECT count(*) FROM sqlite_master"),
-            db.execute("PRAGMA user_version"),
-        )
-        if tables and written != _FORMAT:
-            why = f"another version of this project wrote it (format {written}; this one has {_FORMAT})"
-            raise UnreadableStateError(path, why, path.parent)
-        # A killed server loses nothing that was written; a killed machine may, and its pods are gone with it.
-        db.execute("PRAGMA journal_mode=WAL")
-        db.execute("PRAGMA synchronous=OFF")
-        db.execute(f"PRAGMA user_version={_FORMAT}")
-        db.execute("CREATE TABLE IF NOT EXISTS objects (key TEXT PRIMARY KEY, version INTEGER, body TEXT)")
-        db.execute("CREATE TABLE IF NOT EXISTS counter (id INTEGER PRIMARY KEY, version INTEGER)")
+        _require_format(db, path)
+    except sqlite3.OperationalError:  # of the machine, not of the file
+        raise
     except sqlite3.DatabaseError as error:
+        db.close()
         raise UnreadableStateError(path, f"it is damaged ({error})", path.parent) from None
+    # A killed server loses nothing that was written; a killed machine may, and its pods are gone with it.
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=OFF")
+    db.execute("CREATE TABLE IF NOT EXISTS objects (key TEXT PRIMARY KEY, version INTEGER, body TEXT)")
+    db.execute("CREATE TABLE IF NOT EXISTS counter (id INTEGER PRIMARY KEY, version INTEGER)")
     return db
+
+
+def _require_format(db: sqlite3.Connection, path: Path) -> None:
+    [(written,)] = db.execute("PRAGMA user_version").fetchall()
+    [(tables,)] = db.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    if not tables:
+        db.execute(f"PRAGMA user_version={_FORMAT}")
+    elif written != _FORMAT:
+        db.close()
+        why = f"another version of this project wrote it (format {written}; this one has {_FORMAT})"
+        raise UnreadableStateError(path, why, path.parent)
 
 
 class Store:
@@ -97,7 +104,12 @@ class Store:
         self._objects: dict[Kind, dict[Ref, Object]] = {}
         self.changed = threading.Condition(threading.RLock())
         self._log: deque[Change] = deque(maxlen=_KEPT_CHANGES)
-        self.version = self._load()
+        try:
+            self.version = self._load()
+        except (ValueError, LookupError) as error:
+            self._db.close()
+            why = f"it holds what this version does not know ({error})"
+            raise UnreadableStateError(path, why, path.parent) from None
         self.oldest_version = self.version
 
     def _load(self) -> int:

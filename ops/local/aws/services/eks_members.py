@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from moto.core.responses import ActionResult, EmptyResult
 
+from environments.versions import KUBERNETES, addon_versions
 from ops.local.aws.cloudformation.state import ACCOUNT, now
 from ops.local.aws.services import eks_rules as rules
 from ops.local.aws.services import nodegroups
@@ -85,10 +86,11 @@ class EksMembers(EksBase):
         return ActionResult({"addon": addon.view()})
 
     def describe_addon_versions(self) -> ActionResult:
-        """What add-ons there are."""
-        name = self._get_param("addonName")
+        """What add-ons there are, in the versions that the project pins: nobody has the list of all."""
+        name, version = self._get_param("addonName"), self._get_param("kubernetesVersion")
+        pinned = addon_versions(version) if version in KUBERNETES else {}
         names = [name] if name else sorted(rules.ADDONS)
-        return ActionResult({"addons": [{"addonName": n, "type": "networking"} for n in names]})
+        return ActionResult({"addons": [_offered(one, version, pinned.get(one)) for one in names]})
 
     # --- access entries
 
@@ -228,3 +230,8 @@ class EksMembers(EksBase):
         document = self._association().document
         del self._cluster().associations[document["associationId"]]
         return ActionResult({"association": document})
+
+
+def _offered(name: str, kubernetes: str, version: str | None) -> Document:
+    fits = {"addonVersion": version, "compatibilities": [{"clusterVersion": kubernetes}]}
+    return {"addonName": name, "type": "networking", "addonVersions": [fits] if version else []}

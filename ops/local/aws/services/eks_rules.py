@@ -35,6 +35,7 @@ ADDONS = frozenset(
         "cert-manager",
         "external-dns",
         "fluent-bit",
+        "aws-secrets-store-csi-driver-provider",
     ]
 )
 Document = dict[str, Any]

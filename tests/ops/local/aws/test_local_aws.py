@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ops.local.aws.local_aws import LocalAws
+from ops.local.aws.local_aws import LocalAws, LocalAwsError
 from ops.local.aws.settings import Failure, Settings
 from ops.local.aws.testing import TIME_SCALE, World
 from ops.local.aws.testing import templates as t
@@ -150,7 +150,7 @@ def test_the_environment_reaches_this_aws_and_no_other(local: World) -> None:
 def test_a_server_that_cannot_start_names_its_log(tmp_path: Path) -> None:
     aws = LocalAws(tmp_path / "aws")
     aws.state_dir.mkdir()
-    (aws.state_dir / "world.pickle").write_bytes(b"no pickle")
-    with pytest.raises(RuntimeError, match=r"did not start; see .*server\.log"):
+    (aws.state_dir / "aws-server.json.partial").mkdir()  # where it would write its address
+    with pytest.raises(LocalAwsError, match=r"did not start; see .*server\.log"):
         aws.start()
     assert not aws.is_running()
