@@ -37,10 +37,11 @@ from trainer.checkpoint.records import (
 )
 from trainer.checkpoint.state import is_ranked
 
-THREADS = min(16, os.cpu_count() or 1)
+THREADS = max(4, min(16, os.cpu_count() or 1))
+"""Also on few cores: what waits for the storage computes nothing."""
 HEADER_BYTES = 4096
 PIECE_BYTES = 1 << 20
-"""Read and hashed at a time: small enough for a core's cache, large enough for threads not to queue for the GIL."""
+"""Read and hashed at a time: small enough for a cache, large enough for threads not to queue for the GIL."""
 
 
 class MismatchError(Exception):
@@ -334,11 +335,10 @@ def _read_all(blocks: list[_Block], slot: torch.Tensor, ready: Ready | None) -> 
 
 
 def _read_block(files: _Files, block: _Block, into: memoryview) -> None:
-    """Each piece is hashed while the core's cache still holds it: beside the copy that costs a tenth, not a third."""
+    """Each piece is hashed right after it was read, while a cache still holds it (docs/results/restore-cpu.md)."""
     total, done = Checksum(), 0
     try:
         fd = files.get(block.path)
-        os.posix_fadvise(fd, block.start, block.end - block.start, os.POSIX_FADV_WILLNEED)
         while done < len(into):
             got = os.preadv(fd, [into[done : done + PIECE_BYTES]], block.start + done)
             if got == 0:
