@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 KUBERNETES: Final = ("1.34", "1.35", "1.36")
-"""What this project's add-on versions and its kubectl (1.35, one minor version either way) cover."""
+"""What this project's add-on versions and KUBECTL cover."""
 
 _BY_KUBERNETES: Final[dict[str, dict[str, str]]] = {
     "1.34": {"kube-proxy": "v1.34.6-eksbuild.2", "coredns": "v1.13.2-eksbuild.4"},
@@ -33,5 +33,10 @@ EFA_DEVICE_PLUGIN: Final = "v0.5.20"
 """Image tag; chart 0.5.30. Lists every instance type of our table (aws-do-eks#56)."""
 NVIDIA_DEVICE_PLUGIN: Final = "v0.20.0"
 """0.19.0 to 0.19.2 take /dev/infiniband from the EFA plugin by default (mofed)."""
+BUSYBOX: Final = "1.37.0"
+"""Image tag. Makes the file system's two directories, once."""
+KUBECTL: Final = "1.35"
+"""Of the layer that applies the charts; kubectl covers one minor version either way."""
+CODEBUILD_IMAGE: Final = "aws/codebuild/standard:7.0"
 LUSTRE: Final = "2.15"
 """FileSystemTypeVersion."""

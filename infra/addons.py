@@ -13,9 +13,8 @@ from environments.environment import Environment
 from environments.versions import addon_versions
 from infra.naming import accept, arn, managed, pin
 from k8s.names import SERVICE_ACCOUNT
+from k8s.placement import DAEMON_TOLERATIONS
 
-TOLERATE_ALL = [{"operator": "Exists"}]
-"""DaemonSets run on GPU nodes whatever their taint: one that does not shows `DESIRED 0` (aws-efa-eks#3)."""
 _CNI_POLICY = "AmazonEKS_CNI_Policy"
 _FSX_ACTIONS = (
     "fsx:DescribeFileSystems", "fsx:TagResource", "fsx:UpdateFileSystem",
@@ -48,10 +47,10 @@ class Addons(Construct):
             self._add("coredns", {}),
             self._add("aws-fsx-csi-driver", {}, {"fsx-csi-controller-sa": self._fsx_role()}),
             # The agent tolerates every taint by default; the GPU health checks beside it do not.
-            self._add("eks-node-monitoring-agent", {"dcgmAgent": {"tolerations": TOLERATE_ALL}}),
+            self._add("eks-node-monitoring-agent", {"dcgmAgent": {"tolerations": DAEMON_TOLERATIONS}}),
         ]
         if self._env.secrets:
-            later.append(self._add("aws-secrets-store-csi-driver-provider", {"tolerations": TOLERATE_ALL}))
+            later.append(self._add("aws-secrets-store-csi-driver-provider", {"tolerations": DAEMON_TOLERATIONS}))
             self._let_training_read_secrets()
         for addon in later:
             addon.add_resource_dependency(nodes)

@@ -142,8 +142,20 @@ class GpuNodes(Construct):
         return group
 
     def _build_scale_up(self, block: CapacityBlock) -> None:
-        """EKS scales a block's group down by itself 40 minutes before the end, but never up."""
+        """EKS scales a block's group down by itself 40 minutes before the end, but never up.
+
+        Scheduler refuses a time in the past, so an environment that comes after its block has begun goes without
+        a schedule: `steadfast deploy` says so in a parameter, and `steadfast scale` fills the group.
+        """
         env, stack = self._env, cdk.Stack.of(self)
+        begun = cdk.CfnParameter(
+            stack,
+            "BlockHasBegun",
+            allowed_values=["yes", "no"],
+            default="no",
+            description="yes: no schedule is made, and `steadfast scale` fills the node group.",
+        )
+        ahead = cdk.CfnCondition(stack, "BlockIsAhead", expression=cdk.Fn.condition_equals(begun, "no"))
         role = iam.Role(
             self,
             "ScaleUpRole",
@@ -161,7 +173,7 @@ class GpuNodes(Construct):
             },
         )
         at = (block.start + _SCALE_UP_AFTER).astimezone(UTC)
-        scheduler.CfnSchedule(
+        schedule = scheduler.CfnSchedule(
             self,
             "ScaleUp",
             description=f"Fills {env.node_group} when its Capacity Block starts",
@@ -179,4 +191,6 @@ class GpuNodes(Construct):
                     }
                 ),
             ),
-        ).add_resource_dependency(self.node_group)
+        )
+        schedule.add_resource_dependency(self.node_group)
+        schedule.cfn_options.condition = ahead

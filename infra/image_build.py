@@ -14,6 +14,7 @@ from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from environments.environment import Environment
+from environments.versions import CODEBUILD_IMAGE
 from infra.naming import accept
 from infra.observability import build_logs, log_group
 
@@ -57,7 +58,7 @@ class ImageBuild(Construct):
             environment=types.EnvironmentProperty(
                 type="LINUX_CONTAINER",
                 compute_type="BUILD_GENERAL1_2XLARGE",
-                image="aws/codebuild/standard:7.0",
+                image=CODEBUILD_IMAGE,
                 privileged_mode=True,
                 environment_variables=[
                     types.EnvironmentVariableProperty(name="REPOSITORY", value=repository.repository_uri)

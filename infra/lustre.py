@@ -121,7 +121,7 @@ class LustreFileSystem(Construct):
             f"Association{section.path.replace('/', '-')}",
             file_system_id=self.file_system.ref,
             file_system_path=section.path,
-            data_repository_path=f"s3://{section.bucket or bucket_name(self._env)}/{prefix}/",
+            data_repository_path=f"s3://{section.bucket or bucket_name(self._env)}/" + (prefix and f"{prefix}/"),
             batch_import_meta_data_on_create=True,
             s3=policies.S3Property(
                 auto_import_policy=policies.AutoImportPolicyProperty(events=list(section.imports))

@@ -7,10 +7,7 @@ under the same name and tag (docs/job.md says how to put them there).
 from __future__ import annotations
 
 from environments.environment import Environment
-from environments.versions import EFA_DEVICE_PLUGIN, NVIDIA_DEVICE_PLUGIN
-
-BUSYBOX = "1.37.0"
-"""Makes the file system's two directories, once."""
+from environments.versions import BUSYBOX, EFA_DEVICE_PLUGIN, NVIDIA_DEVICE_PLUGIN
 
 EKS_ACCOUNT = "602401143452"
 EKS_ACCOUNTS = {

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 ZONE_UNKNOWN = "from-reservation"
 """An availability zone that `steadfast check --write` has still to fill in."""
+ZONES_WITHOUT_EKS = ("use1-az3", "usw1-az2", "cac1-az3")
+"""Zone ids where EKS makes no control plane (EKS guide, subnet requirements; eksctl#7870): `check` asks EC2."""
 _SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _PARTITIONS = {
     "cn": "aws-cn", "us-gov": "aws-us-gov", "us-iso": "aws-iso", "us-isob": "aws-iso-b", "us-isof": "aws-iso-f",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 from rich.markup import escape
 
-from environments.rules.place import ZONE_UNKNOWN
+from environments.rules.place import ZONE_UNKNOWN, ZONES_WITHOUT_EKS
 from environments.sections import CapacityBlock, OnDemand, Reservation
+from environments.versions import addon_versions
+from k8s.resources import DoesNotFitError, fitting_pod_memory
 from ops.aws.access import Aws, error_code, error_message
+from ops.aws.frozen import moved
 from ops.aws.stacks import bootstrapped, stack
 
 State = Literal["ok", "warning", "failed"]
@@ -67,6 +70,69 @@ def type_is_offered(aws: Aws) -> Iterator[Finding]:
         yield Finding("instance type", "failed", answer, "another availability_zone, in a new environment")
 
 
+def zones_take_a_control_plane(aws: Aws) -> Iterator[Finding]:
+    """Both zones exist, and EKS has control planes there. Names differ by account, so only EC2 knows."""
+    environment = aws.environment
+    if environment.availability_zone == ZONE_UNKNOWN:
+        return
+    wanted = [environment.availability_zone, environment.second_availability_zone]
+    zones = aws.client("ec2").describe_availability_zones()["AvailabilityZones"]
+    ids = {zone["ZoneName"]: zone["ZoneId"] for zone in zones}
+    fix = "another availability_zone or network.second_availability_zone, in a new environment"
+    bad = False
+    for name in wanted:
+        if name not in ids:
+            bad, answer = True, f"there is no {name}; {environment.region} has {', '.join(sorted(ids))}"
+            yield Finding("zones", "failed", answer, fix)
+        elif ids[name] in ZONES_WITHOUT_EKS:
+            bad, answer = True, f"{name} is {ids[name]}, where EKS has no control planes"
+            yield Finding("zones", "failed", answer, fix)
+    if not bad:
+        yield Finding("zones", "ok", f"{' and '.join(wanted)} take a control plane")
+
+
+def addons_are_offered(aws: Aws) -> Iterator[Finding]:
+    """The pinned versions are still among those that EKS has for the Kubernetes version."""
+    environment = aws.environment
+    pinned, bad = addon_versions(environment.kubernetes_version), False
+    if not environment.secrets:
+        del pinned["aws-secrets-store-csi-driver-provider"]
+    for name, version in pinned.items():
+        found = aws.client("eks").describe_addon_versions(
+            addonName=name, kubernetesVersion=environment.kubernetes_version
+        )["addons"]
+        offered = [item["addonVersion"] for addon in found for item in addon["addonVersions"]]
+        if version not in offered:
+            bad, newest = True, offered[0] if offered else "none"
+            answer = f"EKS does not offer {name} {version} here; {newest} is its newest"
+            yield Finding("add-ons", "failed", answer, "change it in environments/versions.py")
+    if not bad:
+        yield Finding("add-ons", "ok", f"EKS offers all {len(pinned)} in the pinned versions")
+
+
+def pods_fit_the_hosts(aws: Aws) -> Iterator[Finding]:
+    """Host memory of a training pod, which `submit` would refuse after nodes are paid for."""
+    try:
+        memory = fitting_pod_memory(aws.environment)
+    except DoesNotFitError as error:
+        what, _, fix = str(error).partition("; ")
+        yield Finding("host memory", "failed", what, fix)
+        return
+    yield Finding("host memory", "ok", f"a training pod takes {memory.limit_bytes // 2**30} GiB")
+
+
+def dates_are_ahead(aws: Aws) -> Iterator[Finding]:
+    """A block that has ended trains nothing; an environment past its date should go."""
+    environment, now = aws.environment, datetime.now(UTC)
+    block = environment.capacity_block
+    if block and block.end <= now:
+        answer = f"the Capacity Block ended at {block.end:%Y-%m-%d %H:%M %Z}"
+        yield Finding("dates", "failed", answer, "another block under capacity, in the same zone")
+    if environment.expires and environment.expires < now.date():
+        answer = f"the environment expired on {environment.expires}"
+        yield Finding("dates", "warning", answer, "`steadfast destroy`, or a later `expires`")
+
+
 def quota_suffices(aws: Aws) -> Iterator[Finding]:
     """vCPUs of on-demand instances; reservations and blocks do not count against it."""
     environment = aws.environment
@@ -105,6 +171,7 @@ def reservation_fits(aws: Aws) -> Iterator[Finding]:
     if environment.availability_zone not in (found["AvailabilityZone"], ZONE_UNKNOWN):
         answer = f"{name} is in {found['AvailabilityZone']}, the environment in {environment.availability_zone}"
         yield Finding("reservation", "failed", answer, "another zone is another environment: `steadfast clone`")
+    yield from _times_differ(environment.capacity_block, found)
     if found["TotalInstanceCount"] < needed:
         answer = f"{name} holds {found['TotalInstanceCount']} instances, nodes and spares are {needed}"
         yield Finding("reservation", "failed", answer, "fewer nodes")
@@ -114,6 +181,16 @@ def reservation_fits(aws: Aws) -> Iterator[Finding]:
         yield Finding("reservation", "failed", f"{name} ended at {found['EndDate']:%Y-%m-%d %H:%M}", "another one")
     else:
         yield Finding("reservation", "ok", f"{name}: {found['State']} in {found['AvailabilityZone']}")
+
+
+def _times_differ(block: CapacityBlock | None, found: dict[str, Any]) -> Iterator[Finding]:
+    """Runs stop by the file's end: a later one than the reservation's is a run that is cut off."""
+    for name, key in (("start", "StartDate"), ("end", "EndDate")):
+        theirs = found.get(key)
+        ours = getattr(block, name) if block else None
+        if ours and theirs and abs(ours - theirs) >= timedelta(minutes=1):
+            answer = f"{found['CapacityReservationId']} has its {name} at {theirs:%Y-%m-%dT%H:%MZ}"
+            yield Finding("reservation", "failed", f"{answer}, the file at {ours:%Y-%m-%dT%H:%M%Z}", "correct it")
 
 
 def zone_is_known(aws: Aws) -> Iterator[Finding]:
@@ -167,6 +244,14 @@ def image_is_there(aws: Aws) -> Iterator[Finding]:
     yield Finding("image", "ok", "is in the registry")
 
 
+def deployed_stays_where_it_is(aws: Aws) -> Iterator[Finding]:
+    """Zones, addresses and what else cannot change under an environment."""
+    for change in moved(aws):
+        yield Finding(
+            "what is deployed", "failed", change, "put it back, or another environment: `steadfast clone`"
+        )
+
+
 def endpoint_costs_time(aws: Aws) -> Iterator[Finding]:
     """What `cidr` and `private` bring with them."""
     environment = aws.environment
@@ -179,9 +264,14 @@ QUESTIONS: tuple[Question, ...] = (
     account_is_reachable,
     cdk_is_bootstrapped,
     type_is_offered,
+    zones_take_a_control_plane,
     quota_suffices,
+    pods_fit_the_hosts,
+    addons_are_offered,
     zone_is_known,
     reservation_fits,
+    dates_are_ahead,
+    deployed_stays_where_it_is,
     bucket_is_ours,
     image_is_there,
     endpoint_costs_time,

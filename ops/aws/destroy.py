@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ops.aws.access import Aws
 from ops.aws.archive import export, file_system_id
 from ops.aws.inventory import Item, inventory, left_over
-from ops.aws.purge import delete_repository, empty_and_delete_bucket
+from ops.aws.purge import delete_function_logs, delete_repository, empty_and_delete_bucket
 from ops.aws.stacks import ORDER, delete, lift_protection, stack
 from ops.errors import LeftOverError
 
@@ -29,6 +29,8 @@ def destroy(aws: Aws, *, purge: bool, say: Callable[[str], None], poll_s: float 
         say(f"archived: {export(aws, say, limit_s=EXPORT_LIMIT_S, poll_s=poll_s)} files were still to be exported")
     for kind in reversed([kind for kind in ORDER if kind != "archive"]):
         _remove(aws, kind, say, poll_s)
+    if groups := delete_function_logs(aws):
+        say(f"deleted {groups} log groups that the cluster's functions made while they went")
     if purge:
         _purge(aws, say, poll_s)
     remaining = left_over(inventory(aws), purged=purge)

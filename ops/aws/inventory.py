@@ -104,9 +104,21 @@ def _all(client: Any, operation: str, listed: str, tag: dict[str, Any], vpcs: li
 
 def _log_groups(aws: Aws) -> Iterator[Item]:
     name = aws.environment.name
-    for prefix in (f"/aws/eks/{name}/", f"/steadfast/{name}/"):
-        for found in aws.client("logs").describe_log_groups(logGroupNamePrefix=prefix)["logGroups"]:
-            yield Item("log group", found["logGroupName"])
+    for prefix in (f"/aws/eks/{name}/", f"/steadfast/{name}/", function_logs(aws)):
+        for found in log_groups(aws, prefix):
+            yield Item("log group", found)
+
+
+def function_logs(aws: Aws) -> str:
+    """How the names of log groups begin that the cluster stack's functions write to. A function that writes while
+    its stack is deleted makes its group anew, outside CloudFormation."""
+    return f"/aws/lambda/{aws.environment.name}-cluster-"
+
+
+def log_groups(aws: Aws, prefix: str) -> list[str]:
+    """Names of log groups that begin so."""
+    pages = aws.client("logs").get_paginator("describe_log_groups").paginate(logGroupNamePrefix=prefix)
+    return [group["logGroupName"] for page in pages for group in page["logGroups"]]
 
 
 def _archive(aws: Aws) -> Iterator[Item]:

@@ -49,7 +49,7 @@ def check(
     if nodes:
         _check_nodes(Call.of(environment, local=local, as_json=as_json))
         return
-    call = _call_without_zone(environment, write, local, as_json)
+    call = Call.of(environment, local=local, as_json=as_json)
     aws = aws_of(call)
     if write:
         _write_zone(call, checks.reservation(aws))
@@ -78,18 +78,6 @@ def _check_nodes(call: Call) -> None:
     call.output.result(found.as_dict(), found.show)
     if not found.good:
         raise CloudError(f"the nodes of {call.environment.name} are not as fast as they should be")
-
-
-def _call_without_zone(environment: str, write: bool, local: bool, as_json: bool) -> Call:
-    """With --write the zone may still be unknown, which every other verb refuses."""
-    if not write:
-        return Call.of(environment, local=local, as_json=as_json)
-    from environments.environment import find
-    from environments.files import read
-    from ops.console import Output
-
-    path = find(environment)
-    return Call(Environment.model_validate(read(path)), path, local, Output(as_json))
 
 
 def _write_zone(call: Call, reservation: dict[str, Any] | None) -> None:
@@ -121,7 +109,7 @@ def deploy(
     aws = aws_of(call)
     if failed := checks.failed(checks.ask(aws)):
         raise RefusedError("nothing was deployed", details=[f"{item.question}: {item.answer}" for item in failed])
-    outputs = deploy_stacks(aws, call.state, call.output.say)
+    outputs = deploy_stacks(aws, call.state, call.output.say, lambda: _refuse_under_a_run(call))
     if call.environment.plugins == "by-cli":
         _apply_plugins(call, outputs)
     call.output.result(

@@ -77,6 +77,8 @@ def test_a_block_is_filled_by_a_schedule_that_may_do_nothing_else(matrix: Matrix
         assert "Placement" not in data
         assert resources["GpuNodeGroup"]["Properties"]["CapacityType"] == "CAPACITY_BLOCK"
         ((_, schedule),) = templates.of_type("AWS::Scheduler::Schedule")
+        assert schedule["Condition"] == "BlockIsAhead"
+        assert capacity(templates)["Parameters"]["BlockHasBegun"]["Default"] == "no"
         properties = schedule["Properties"]
         assert properties["ScheduleExpression"] == "at(2027-03-01T11:31:00)"
         assert properties["ScheduleExpressionTimezone"] == "UTC"

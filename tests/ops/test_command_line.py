@@ -90,6 +90,11 @@ def test_a_wrong_environment_file(
     nothing_created(home)
 
 
+def test_check_write_reads_a_wrong_file_like_every_verb(small: Path) -> None:
+    small.write_text(GOOD.replace("nodes: 2", "nodes: two"))
+    refused(steadfast("check", small, "--write"), 2, "small.yaml", "nodes: is 'two'")
+
+
 def test_every_problem_of_a_file_is_said_at_once(home: Path, small: Path) -> None:
     small.write_text(GOOD.replace("nodes: 2", "nodes: 0\nspears: 1").replace("us-east-1a", "mars"))
     refused(steadfast("price", small), 2, "nodes", "spears", "availability_zone")

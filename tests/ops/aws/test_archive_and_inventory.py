@@ -18,7 +18,7 @@ from ops.aws import check
 from ops.aws.access import Aws
 from ops.aws.image import SOURCES, source_archive, tag
 from ops.aws.inventory import Item, inventory, left_over, lines
-from ops.aws.purge import delete_repository, empty_and_delete_bucket
+from ops.aws.purge import delete_function_logs, delete_repository, empty_and_delete_bucket
 from ops.aws.upload import check_data_set, put
 from ops.aws.world import ArchivedRuns
 from ops.data import write_part
@@ -129,6 +129,20 @@ def test_what_others_put_into_our_vpc_is_found(aws: Aws) -> None:
     other = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
     found = {item.id for item in inventory(aws)}
     assert {vpc, group} <= found and other not in found
+
+
+def test_log_groups_that_no_stack_owns_are_found(aws: Aws) -> None:
+    """The kubectl provider's functions make theirs when they first write, outside CloudFormation."""
+    logs = aws.client("logs")
+    ours = [f"/aws/lambda/small-cluster-KubectlProviderHandler-{number}" for number in range(60)]
+    ours += ["/aws/eks/small/cluster", "/steadfast/small/flow-log"]
+    for name in [*ours, "/aws/lambda/smaller-cluster-Handler", "/aws/lambda/other"]:
+        logs.create_log_group(logGroupName=name)
+    found = [item for item in inventory(aws) if item.kind == "log group"]
+    assert sorted(item.id for item in found) == sorted(ours)
+    assert left_over(found, purged=False) == found
+    assert delete_function_logs(aws) == 60
+    assert {item.id for item in inventory(aws)} == {"/aws/eks/small/cluster", "/steadfast/small/flow-log"}
 
 
 def test_many_things_of_a_kind_are_one_line() -> None:
