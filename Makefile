@@ -48,8 +48,11 @@ imports: setup
 unit: setup
 	$(BIN)/pytest -m unit -n 2
 
+# Recoveries have time limits: they run one after another, with the machine to themselves.
+RECOVERY := tests/trainer/recovery
 test: check
-	$(BIN)/pytest -m "not unit and not long" --durations=15
+	$(BIN)/pytest -m "not unit and not long" --ignore $(RECOVERY) -n 2 --dist loadfile --durations=15
+	$(BIN)/pytest -m "not long" $(RECOVERY) --durations=15
 
 test-long: setup
 	$(BIN)/pytest -m long --durations=15

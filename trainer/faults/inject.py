@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +14,9 @@ from pathlib import Path
 
 from trainer.events import Event, Ledger
 from trainer.faults.schema import FROM_OUTSIDE, Fault, FaultClass, Phase
+
+HOARDERS = 4
+HOARD_BYTES = 256 << 20
 
 
 class InjectedError(RuntimeError):
@@ -96,8 +101,19 @@ class Injector:
 
 
 def _eat_memory() -> None:
-    """Take memory until the kernel ends this process (it prefers the one with the highest score)."""
+    """Take memory until the kernel ends this process (it prefers the one with the highest score).
+
+    In threads, which no in-process restart ends: what is taken stays taken, as with a real leak.
+    """
     Path("/proc/self/oom_score_adj").write_text("1000")
-    hoard = []
+    for _ in range(HOARDERS):
+        threading.Thread(target=_hoard, daemon=True).start()
     while True:
-        hoard.append(bytearray(os.urandom(1 << 20)) * 64)
+        time.sleep(0.05)
+
+
+def _hoard() -> None:
+    kept = []
+    while True:
+        kept.append(mmap.mmap(-1, HOARD_BYTES))
+        ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(kept[-1])), 1, HOARD_BYTES)
