@@ -18,15 +18,17 @@ def check(region: str, kind: str, zone: str, template: Data) -> None:
     """Refuses one more instance as EC2 does."""
     if LIVE.strikes("no_capacity", kind):
         _no_capacity(region, kind, zone)
-    reservation_id = (
-        template.get("CapacityReservationSpecification", {})
-        .get("CapacityReservationTarget", {})
-        .get("CapacityReservationId")
-    )
-    if reservation_id:
+    if reservation_id := reservation_of(template):
         _check_reservation(region, reservation_id, kind, zone)
     else:
         _check_quota(region, kind)
+
+
+def reservation_of(template: Data) -> str | None:
+    """The reservation that a launch template names."""
+    target = template.get("CapacityReservationSpecification", {}).get("CapacityReservationTarget", {})
+    found: str | None = target.get("CapacityReservationId")
+    return found
 
 
 def _no_capacity(region: str, kind: str, zone: str) -> None:
@@ -46,17 +48,12 @@ def _check_reservation(region: str, reservation_id: str, kind: str, zone: str) -
             "InvalidCapacityReservationId.NotFound",
             f"The capacity reservation ID '{reservation_id}' does not exist",
         )
-    if (found.instance_type, found.zone) != (kind, zone):
-        raise AwsError(
-            "ReservationCapacityExceeded",
-            "The requested configuration does not match the Capacity Reservation's instance type or Availability "
-            "Zone.",
-        )
     if found.state != "active":
         raise AwsError(
             "InvalidCapacityReservationState", f"The capacity reservation '{reservation_id}' is not active."
         )
-    if found.available <= 0:
+    # one refusal for all three: the wrong type, the wrong zone, and too few (terraform-provider-aws#35745)
+    if (found.instance_type, found.zone) != (kind, zone) or found.available <= 0:
         raise AwsError(
             "ReservationCapacityExceeded",
             "The requested reservation does not have sufficient compatible and available capacity for this "

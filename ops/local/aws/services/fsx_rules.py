@@ -16,6 +16,7 @@ THROUGHPUTS: dict[str, dict[str, tuple[int, ...]]] = {
 }
 # GiB of one object server by throughput: an EFA-enabled file system grows by these.
 EFA_STEP_GIB = {125: 38_400, 250: 19_200, 500: 9_600, 1000: 4_800}
+HDD_STEP_GIB = {12: 6_000, 40: 1_800}
 # one network interface for each object storage server
 SERVER_GIB = 2_400
 LNET_PORTS = (988, *range(1018, 1024))
@@ -35,7 +36,7 @@ def check_creation(region: str, asked: Document, existing: list[Document]) -> No
     if len(asked["SubnetIds"]) != 1:
         raise BadRequestError("Exactly 1 subnet IDs are required for LUSTRE file systems.")
     deployment = lustre.get("DeploymentType", "SCRATCH_1")
-    _check_capacity(deployment, asked)
+    _check_capacity(deployment, asked, lustre)
     _check_throughput(deployment, asked, lustre)
     _check_metadata(deployment, lustre)
     _check_efa(deployment, asked, lustre)
@@ -43,19 +44,25 @@ def check_creation(region: str, asked: Document, existing: list[Document]) -> No
     _check_security_groups(region, asked, lustre)
 
 
-def _check_capacity(deployment: str, asked: Document) -> None:
+def _check_capacity(deployment: str, asked: Document, lustre: Document) -> None:
     if asked.get("StorageType") == "INTELLIGENT_TIERING":
         return
     capacity = int(asked.get("StorageCapacity") or 0)
-    if deployment == "SCRATCH_1":
-        if capacity not in (1200, 2400) and (capacity <= 0 or capacity % 3600):
-            raise BadRequestError(
-                f"Invalid Lustre FS storage capacity: {capacity}. Must be 1200, 2400 or a multiple of 3600."
-            )
-    elif capacity != 1200 and (capacity <= 0 or capacity % 2400):
+    step, besides = _capacities(deployment, asked, lustre)
+    if capacity not in besides and (capacity <= 0 or capacity % step):
+        first = f"{', '.join(map(str, besides))} or " if besides else ""
         raise BadRequestError(
-            f"Invalid Lustre FS storage capacity: {capacity}. Must be 1200 or a multiple of 2400."
+            f"Invalid Lustre FS storage capacity: {capacity}. Must be {first}a multiple of {step}."
         )
+
+
+def _capacities(deployment: str, asked: Document, lustre: Document) -> tuple[int, tuple[int, ...]]:
+    """GiB by which a file system grows, and what it may have besides (StorageCapacity of CreateFileSystem)."""
+    if deployment == "SCRATCH_1":
+        return 3_600, (1_200, 2_400)
+    if deployment == "PERSISTENT_1" and asked.get("StorageType") == "HDD":
+        return HDD_STEP_GIB.get(int(lustre.get("PerUnitStorageThroughput") or 0), 6_000), ()
+    return 2_400, (1_200,)
 
 
 def _check_throughput(deployment: str, asked: Document, lustre: Document) -> None:

@@ -63,6 +63,7 @@ def launch(region: str, cluster: Any, group: Thing) -> None:
         instance_market_options=data.get("InstanceMarketOptions", {}).get("MarketType") or {},
     )
     instance = reservation.instances[0]
+    instance.named_reservation = capacity.reservation_of(data)
     _more_interfaces(region, instance, subnet.id, groups, data)
 
 

@@ -46,9 +46,17 @@ class Reservation:
             1
             for reservation in interfaces.ec2(self.region).reservations.values()
             for instance in reservation.instances
-            if instance.state in ("pending", "running") and instance.instance_type == self.instance_type
+            if instance.state in ("pending", "running") and self._holds(instance)
         )
         return max(0, self.total - running) if self.state == "active" else 0
+
+    def _holds(self, instance: Any) -> bool:
+        """An open reservation takes in what matches it and names none; a targeted one only what names it."""
+        named = getattr(instance, "named_reservation", None)
+        if named is not None:
+            return bool(named == self.id)
+        alike = (instance.instance_type, instance.placement.zone) == (self.instance_type, self.zone)
+        return alike and self.match == "open"
 
     def view(self) -> dict[str, Any]:
         """As DescribeCapacityReservations shows it."""

@@ -274,6 +274,33 @@ def test_no_capacity_ends_a_node_group_as_aws_ends_it(deployed: World) -> None:
     assert "full" not in deployed.client("eks").list_nodegroups(clusterName="test")["nodegroups"]
 
 
+def test_reservations_and_quotas_end_node_groups_as_aws_ends_them(deployed: World) -> None:
+    ec2, aws = deployed.client("ec2"), deployed.aws
+    made = ec2.create_capacity_reservation(
+        InstanceType="p5.48xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=1
+    )
+    reservation = made["CapacityReservation"]["CapacityReservationId"]
+    aws.configure(aws.settings.model_copy(update={"quotas": {"p_vcpus": 191}}))
+    named = {"CapacityReservationTarget": {"CapacityReservationId": reservation}}
+    more = {
+        **BASE,
+        "Reserved": t.launch_template(CapacityReservationSpecification=named),
+        "TooMany": t.node_group(2, NodegroupName="too-many", LaunchTemplate={"Id": t.ref("Reserved")}),
+    }
+    assert deployed.deploy("all", more) == "UPDATE_ROLLBACK_COMPLETE"
+    start = "Code=AsgInstanceLaunchFailures, Message=Could not launch On-Demand Instances. "
+    reason = deployed.reasons("all", "CREATE_FAILED")["TooMany"]
+    assert start + "ReservationCapacityExceeded - The requested reservation does not have sufficient" in reason
+    beyond = {**BASE, "Beyond": t.node_group(1, NodegroupName="beyond", LaunchTemplate={"Id": t.ref("Template")})}
+    assert deployed.deploy("all", beyond) == "UPDATE_ROLLBACK_COMPLETE"
+    reason = deployed.reasons("all", "CREATE_FAILED")["Beyond"]
+    assert start + "VcpuLimitExceeded - You have requested more vCPU capacity than" in reason
+    aws.configure(aws.settings.model_copy(update={"quotas": {}}))
+    ec2.cancel_capacity_reservation(CapacityReservationId=reservation)
+    [left] = ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])["CapacityReservations"]
+    assert (left["State"], left["AvailableInstanceCount"]) == ("cancelled", 0)
+
+
 def test_scaling_without_capacity_says_so_and_goes_on_when_there_is_some(deployed: World) -> None:
     eks = deployed.client("eks")
 

@@ -47,6 +47,41 @@ def test_refused_before_anything_exists(request_: dict[str, Any], reason: str) -
         rules.check_creation("us-east-1", request_, [])
 
 
+HDD = {"DeploymentType": "PERSISTENT_1"}
+
+
+@pytest.mark.parametrize("deployment", ["PERSISTENT_2", "PERSISTENT_1", "SCRATCH_2"])
+def test_capacities_on_ssd_are_1200_and_multiples_of_2400(
+    deployment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The multiples of 3600 are of SCRATCH_1 alone (StorageCapacity of CreateFileSystem)."""
+    monkeypatch.setattr(rules, "_check_security_groups", lambda *_: None)
+    throughput = {"PERSISTENT_2": 250, "PERSISTENT_1": 100}.get(deployment, 0)
+    for capacity in (1200, 2400, 4800, 7200, 9600, 12000):
+        rules.check_creation("us-east-1", asked(capacity, throughput, DeploymentType=deployment), [])
+    for capacity in (0, 600, 3600, 6000, 10800, 18000):
+        with pytest.raises(ServiceException, match=f"{capacity}. Must be 1200 or a multiple of 2400"):
+            rules.check_creation("us-east-1", asked(capacity, throughput, DeploymentType=deployment), [])
+
+
+@pytest.mark.parametrize(
+    ("request_", "fits", "words"),
+    [
+        (asked(DeploymentType="SCRATCH_1"), (1200, 2400, 3600, 7200, 10800), "1200, 2400 or a multiple of 3600"),
+        (asked(throughput=12, **HDD) | {"StorageType": "HDD"}, (6000, 12000), "Must be a multiple of 6000"),
+        (asked(throughput=40, **HDD) | {"StorageType": "HDD"}, (1800, 3600), "Must be a multiple of 1800"),
+    ],
+)
+def test_capacities_of_other_kinds(
+    request_: dict[str, Any], fits: tuple[int, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "_check_security_groups", lambda *_: None)
+    for capacity in fits:
+        rules.check_creation("us-east-1", request_ | {"StorageCapacity": capacity}, [])
+    with pytest.raises(ServiceException, match=words):
+        rules.check_creation("us-east-1", request_ | {"StorageCapacity": 4800}, [])
+
+
 @pytest.mark.parametrize(
     ("request_", "servers"),
     [(asked(1200), 1), (asked(7200), 3), (asked(38400, 500, **EFA), 4), (asked(38400, 125, **EFA), 1)],
