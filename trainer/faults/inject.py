@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ from pathlib import Path
 from trainer.events import Event, Ledger
 from trainer.faults.schema import FROM_OUTSIDE, Fault, FaultClass, Phase
 
-HOARDERS = 4
-HOARD_BYTES = 256 << 20
+MAP_NORESERVE = 0x4000
+HOARD_BYTES = 1 << 42
+"""Of address space: more than any host has."""
 
 
 class InjectedError(RuntimeError):
@@ -103,17 +103,11 @@ class Injector:
 def _eat_memory() -> None:
     """Take memory until the kernel ends this process (it prefers the one with the highest score).
 
-    In threads, which no in-process restart ends: what is taken stays taken, as with a real leak.
+    In one call that keeps Python's lock: an in-process restart would give back what is taken. Where the kernel
+    needs longer than the hang limits, the process is ended by those.
     """
     Path("/proc/self/oom_score_adj").write_text("1000")
-    for _ in range(HOARDERS):
-        threading.Thread(target=_hoard, daemon=True).start()
-    while True:
-        time.sleep(0.05)
-
-
-def _hoard() -> None:
-    kept = []
-    while True:
-        kept.append(mmap.mmap(-1, HOARD_BYTES))
-        ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(kept[-1])), 1, HOARD_BYTES)
+    hoard = mmap.mmap(-1, HOARD_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    hoard.madvise(mmap.MADV_HUGEPAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(hoard))
+    ctypes.PyDLL(None).memset(ctypes.c_void_p(start), 1, ctypes.c_size_t(HOARD_BYTES))
