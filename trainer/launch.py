@@ -10,11 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -59,7 +57,11 @@ class Launch:
         signal.signal(signal.SIGTERM, self._forward)
 
     def run(self) -> Conclusion:
-        """Until there is something to conclude. Bounded by `recovery.gang_restarts` and what each wait allows."""
+        """Until there is something to conclude. Bounded by `recovery.gang_restarts` and what each wait allows.
+
+        A launcher that is started again at once does its imports while the store is on its way back, for which it
+        waits itself (`store_connect_wait_seconds`).
+        """
         if problems := health.problems(self._context):
             return Conclusion(ExitCode.BAD_NODE, "; ".join(problems))
         for number in range(self._config.recovery.gang_restarts + 1):
@@ -68,8 +70,6 @@ class Launch:
                 return conclusion
             self._ledger.write(Event.GANG_RESTART, number=number + 1, reason=conclusion.reason)
             log.warning("%s; starting ft_launcher again in this pod (%d)", conclusion.reason, number + 1)
-            if not self._store_is_back():
-                return Conclusion(ExitCode.FAILED, f"no store at {self._endpoint} in time; {conclusion.reason}")
         return Conclusion(ExitCode.FAILED, f"{self._config.recovery.gang_restarts} gang restarts used up")
 
     def _start(self, number: int) -> Conclusion:
@@ -134,18 +134,6 @@ class Launch:
 
     def _verdict(self) -> verdict.Verdict | None:
         return verdict.find(self._verdicts, self._context.pod, newer_than_ns=self._begun_ns)
-
-    def _store_is_back(self) -> bool:
-        """Wait until something listens at the rendezvous endpoint; its pod is replaced by its own Job."""
-        host, _, port = self._endpoint.rpartition(":")
-        deadline_s = time.monotonic() + self._config.recovery.rendezvous_timeout_s
-        while time.monotonic() < deadline_s and not self._terminated:
-            try:
-                socket.create_connection((host, int(port)), timeout=2.0).close()
-                return True
-            except OSError:
-                time.sleep(0.25)
-        return False
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         self._terminated = True
