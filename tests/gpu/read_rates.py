@@ -4,8 +4,8 @@
 
 Needs no GPU. One rank's generation is written by the writer itself. Then, repeat by repeat and in turn: plain
 `preadv` of the same blocks into the same memory by the same number of threads, without any check; the restore's
-own `fill_from_storage`, every block verified; and the checksums alone. From the page cache and, where the directory
-is not in memory, from the storage itself, after the cache has been told to forget the files.
+own `fill_from_storage`, every block verified; and the checksums alone. From the page cache and, where the place
+is not memory, from the storage itself, after the cache has been told to forget the files.
 """
 
 from __future__ import annotations

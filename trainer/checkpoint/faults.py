@@ -2,8 +2,8 @@
 
     arm(paths, StorageFault(id="disk-full", point="write", action="ENOSPC", rank=1, saves=1))
 
-writes `<run>/storage-faults.json`; every writer reads it at the start of each save. `damage(...)` harms a
-committed generation instead, as rotten storage would.
+writes `<run>/storage-faults.json`; every writer reads it at the start of each save. An action that is a `Damage`
+harms what the save has written by then; `damage(...)` harms a committed generation, as rotten storage would.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
-from trainer.checkpoint.chain import Position
+from trainer.checkpoint.chain import Position, parse_position
 from trainer.checkpoint.records import COMMIT, METADATA, data_name
 from trainer.checkpoint.storage import PosixStorage, Storage
 from trainer.paths import RunPaths
@@ -28,8 +30,8 @@ POINTS = (
     "started", "hashed", "made", "written", "acked", "gathered", "described", "fenced", "committed", "pruned",
 )  # fmt: skip
 """Calls of `Storage`, and the points of the protocol in order (writer.py)."""
-Action = Literal["ENOSPC", "EIO", "delay", "kill", "stop"]
 Damage = Literal["flip", "truncate", "remove", "empty", "unreadable", "torn-commit", "foreign-metadata", "stale"]
+Action = Literal["ENOSPC", "EIO", "delay", "kill", "stop"] | Damage
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,10 @@ def armed(paths: RunPaths) -> list[StorageFault]:
 def storage_for(paths: RunPaths, *, rank: int, step: int, generation: str) -> Storage:
     """The storage that one save of one rank writes through."""
     faults = [fault for fault in armed(paths) if _applies(paths, fault, rank, step, generation)]
-    return FaultyStorage(faults) if faults else PosixStorage()
+    position = parse_position(generation)
+    if not faults or position is None:
+        return PosixStorage()
+    return FaultyStorage(faults, partial(damage, paths, position, rank=rank))
 
 
 def _applies(paths: RunPaths, fault: StorageFault, rank: int, step: int, generation: str) -> bool:
@@ -97,13 +102,17 @@ def _applies(paths: RunPaths, fault: StorageFault, rank: int, step: int, generat
 class FaultyStorage(PosixStorage):
     """POSIX storage that fails, dawdles or dies where it is told to."""
 
-    def __init__(self, faults: list[StorageFault]) -> None:
-        self._faults = faults
+    def __init__(self, faults: list[StorageFault], harm: Callable[[Damage], object]) -> None:
+        self._faults, self._harm = faults, harm
         self._written_bytes = 0
 
     def _act(self, point: str, path: Path) -> None:
         for fault in self._faults:
-            if fault.point == point and self._written_bytes >= fault.after_bytes:
+            if fault.point != point or self._written_bytes < fault.after_bytes:
+                continue
+            if fault.action in get_args(Damage):
+                self._harm(cast(Damage, fault.action))
+            else:
                 _commit_fault(fault, path)
 
     def reach(self, point: str, path: Path) -> None:

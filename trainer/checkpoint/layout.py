@@ -16,6 +16,7 @@ zip's CRC costs more than the write (`set_crc32_options(False)`) and would make 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import math
@@ -34,6 +35,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
+from torch.distributed.distributed_c10d import _get_process_group_store
 from torch.distributed.tensor import DTensor
 from torch.serialization import get_crc32_options, set_crc32_options
 
@@ -240,10 +242,29 @@ def plan(device: dict[str, torch.Tensor], host: dict[str, torch.Tensor], group: 
 
 
 def gather(value: T, group: dist.ProcessGroup) -> list[T]:
-    """Every rank's value, by rank."""
+    """Every rank's value, by rank. Raises RuntimeError, within the group's timeout, naming who did not come."""
+    came = _come(group)
     values: list[T] = [value] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
+    try:
+        dist.all_gather_object(values, value, group=group)
+    except RuntimeError as error:
+        raise RuntimeError(f"{error} ({_missing(group, came)})") from error
     return values
+
+
+def _come(group: dist.ProcessGroup) -> int:
+    """Sign the roll, how often we came: gloo's timeouts don't say whom they waited for (marin#8534)."""
+    with contextlib.suppress(RuntimeError, KeyError):  # a store that is gone costs the name, not the collective
+        return int(_get_process_group_store(group).add(f"came/{dist.get_rank(group)}", 1))
+    return 0
+
+
+def _missing(group: dist.ProcessGroup, came: int) -> str:
+    with contextlib.suppress(RuntimeError, KeyError):
+        store = _get_process_group_store(group)
+        ranks = range(dist.get_world_size(group))
+        return f"did not come: ranks {[rank for rank in ranks if store.add(f'came/{rank}', 0) < came]}"
+    return "the store that knows who came is gone"
 
 
 def _key(item: WriteItem) -> tuple[str, tuple[int, ...]]:

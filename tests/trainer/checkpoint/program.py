@@ -6,6 +6,7 @@ import contextlib
 import gc
 import hashlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -14,21 +15,42 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import plain_dcp
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
+from nvidia_resiliency_ext.checkpointing.async_ckpt import core as nvrx
+from torch import multiprocessing
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 
+from trainer import data
 from trainer.checkpoint import CheckpointEngine, ModuleState, PlainControl
 from trainer.checkpoint.chain import candidates
-from trainer.checkpoint.faults import damage
+from trainer.checkpoint.faults import StorageFault, arm, damage, disarm
 from trainer.checkpoint.layout import local
-from trainer.config import CheckpointConfig
+from trainer.config import CheckpointConfig, DataConfig
 from trainer.events import Ledger
 from trainer.paths import RunPaths
+
+GLOBAL_BATCH = 24
+"""Divided by every world size that is tested."""
+
+
+class Telling(logging.Handler):
+    """Warnings of the product become something said."""
+
+    def __init__(self, say: Callable[..., None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say("log", text=record.getMessage())
 
 
 class Rank:
@@ -41,6 +63,9 @@ class Rank:
         self.paths.make()
         self.done = 0
         self.starts = 0
+        self.plans = 0
+        logging.getLogger("trainer").addHandler(Telling(self.say))
+        self._count_plans()
         self.ledger = Ledger(
             self.paths.events, f"rank-{self.rank:05}", pod=options.get("pod", "pod"), rank=self.rank
         )
@@ -53,7 +78,17 @@ class Rank:
             ledger=self.ledger,
             device=torch.device("cpu"),
         )
+        signal.signal(signal.SIGTERM, lambda *_: self.engine.request_stop("SIGTERM"))
         self.say("engine")
+
+    def _count_plans(self) -> None:
+        real = DefaultSavePlanner.create_local_plan
+
+        def counted(planner: DefaultSavePlanner) -> Any:
+            self.plans += 1
+            return real(planner)
+
+        DefaultSavePlanner.create_local_plan = counted  # type: ignore[method-assign]
 
     def say(self, what: str, **fields: Any) -> None:
         print(json.dumps({"rank": self.rank, "what": what, **fields}), flush=True)
@@ -75,21 +110,46 @@ class Rank:
         with torch.no_grad():
             for n, parameter in enumerate(self.model.parameters()):
                 parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(n)))
+        if self.options.get("frozen"):
+            self.model[0].bias.requires_grad_(False)
         for layer in self.model:
             fully_shard(layer)
         fully_shard(self.model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
-        for parameter in self.model.parameters():
+        self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=1e-2)
+        for parameter in self.optimizer.param_groups[0]["params"]:
             self.optimizer.state[parameter] = {
                 "step": torch.tensor(0.0),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
+        self._open(prefix)
+
+    def _open(self, prefix: str) -> None:
         self.done = 0
         state = ModuleState(self.model, self.optimizer, self.rank, lambda: self.done, self._set_done)
-        control = PlainControl.make(self._store(), f"control.{prefix}", self.options.get("timeout_s", 120))
-        restored = self.engine.open(control, state)
+        timeout_s = self.options.get("control_timeout_s", self.options.get("timeout_s", 120))
+        self.control = PlainControl.make(self._store(), f"control.{prefix}", timeout_s)
+        if self.options.get("lost_in_open") == self.rank:
+            self.say("lost")
+            os.kill(os.getpid(), signal.Signals[self.options["signal"]])
+        started = time.monotonic()
+        try:
+            restored = self.engine.open(self.control, state)
+        finally:
+            self.say("opened", took_s=time.monotonic() - started)
         self.say("open", **vars(restored), state=self.digest())
+        if "data" in self.options:
+            self.batches = self._read_from(restored.step + 1)
+
+    def _read_from(self, step: int) -> Any:
+        width = self.options["width"]
+        config = DataConfig(
+            sequence_length=width, global_batch_size=GLOBAL_BATCH, num_workers=self.options.get("workers", 0)
+        )
+        directory = Path(self.options["data"])
+        return data.batches(
+            directory, config, rank=self.rank, world_size=self.world_size, first_step=step, last_step=10_000
+        )
 
     def _store(self) -> Any:
         return dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), None, False, timedelta(seconds=30))
@@ -101,10 +161,10 @@ class Rank:
         """Of the whole training state, the same on all ranks and at any world size."""
         total = hashlib.sha256()
         for parameter in self.model.parameters():
-            state = self.optimizer.state[parameter]
-            for tensor in (parameter, state["exp_avg"], state["exp_avg_sq"]):
-                total.update(tensor.full_tensor().detach().numpy().tobytes())
-            total.update(state["step"].numpy().tobytes())
+            state = self.optimizer.state.get(parameter, {})
+            for tensor in (parameter, *state.values()):
+                whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+                total.update(whole.detach().numpy().tobytes())
         total.update(str(self.done).encode())
         return total.hexdigest()[:16]
 
@@ -112,10 +172,10 @@ class Rank:
         """One training step; returns the stop step if it is known."""
         step = self.done + 1
         self.engine.decide(step)
-        data = torch.randn(12, self.model[0].in_features, generator=torch.Generator().manual_seed(step))
-        share = 12 // self.world_size
-        loss = self.model(data[self.rank * share : (self.rank + 1) * share]).square().mean()
+        loss = self.model(self._inputs(step)).square().mean()
         loss.backward()
+        if "data" in self.options:
+            self._tell_loss(step, loss.detach())
         torch.rand(3)  # moves this rank's RNG
         self.engine.before_optimizer_step()
         self.optimizer.step()
@@ -124,6 +184,23 @@ class Rank:
         self.engine.after_step(step)
         time.sleep(self.options.get("step_s", 0.0))
         return self.engine.stop_step()
+
+    def _inputs(self, step: int) -> torch.Tensor:
+        """This rank's part of the step's global batch."""
+        width = self.model[0].in_features
+        if "data" in self.options:
+            tokens = next(self.batches)
+            self.samples = tokens[:, 0].tolist()
+            return tokens[:, :width].float() / 65536
+        whole = torch.randn(GLOBAL_BATCH, width, generator=torch.Generator().manual_seed(step))
+        share = GLOBAL_BATCH // self.world_size
+        return whole[self.rank * share : (self.rank + 1) * share]
+
+    def _tell_loss(self, step: int, loss: torch.Tensor) -> None:
+        samples: list[list[int]] = [[]] * self.world_size
+        dist.all_gather_object(samples, self.samples)
+        dist.all_reduce(loss)
+        self.say("step", step=step, loss=float(loss) / self.world_size, samples=list(chain(*samples)))
 
     # orders
 
@@ -136,6 +213,9 @@ class Rank:
                 self.say("stopping", step=self.done)
                 break
         self.say("trained", step=self.done, state=self.digest())
+
+    def do_advance(self, steps: int) -> None:
+        self.do_train(self.done + steps)
 
     def do_finish(self, timeout_s: float | None = None) -> None:
         committed = self.engine.finish(self.done, timeout_s=timeout_s)
@@ -159,6 +239,34 @@ class Rank:
             path = damage(self.paths, candidates(self.paths)[0], kind, rank=rank)  # type: ignore[arg-type]
             self.say("damaged", path=str(path), kind=kind)
         self.do_forget()
+
+    def do_arm(self, **fault: Any) -> None:
+        """From here on that storage fault acts; none without arguments."""
+        dist.barrier()
+        if self.rank == 0:
+            disarm(self.paths)
+            if fault:
+                arm(self.paths, StorageFault(**fault))
+        dist.barrier()
+
+    def do_evaluate(self, batches: int) -> None:
+        """Forward passes alone, as an evaluation between two steps."""
+        self.say("evaluating")
+        with torch.no_grad():
+            for number in range(batches):
+                torch.manual_seed(number)
+                self.model(torch.randn(2, self.model[0].in_features))
+                time.sleep(0.05)
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def do_sequence(self) -> None:
+        """How many collectives each group has seen."""
+        groups = {"default": dist.group.WORLD, "control": self.control.group}
+        self.say(
+            "sequence", **{k: g._get_sequence_number_for_group() for k, g in groups.items()}, plans=self.plans
+        )  # type: ignore[union-attr]
 
     def do_forget(self) -> None:
         """As if the pod were new."""
@@ -216,13 +324,21 @@ class Rank:
         self.say("closed")
 
 
+def fork_writers() -> None:
+    """NVRx spawns its worker, which imports torch for seconds; what it does then is the same after a fork."""
+    nvrx.mp = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
+
+
 def live(options: dict[str, Any]) -> None:
     """A rank's life: the orders, one after another."""
     torch.set_num_threads(1)
+    if not options.get("spawn_writer"):
+        fork_writers()
     rank = Rank(options)
     for name, *arguments in options["orders"]:
+        named = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
         try:
-            getattr(rank, f"do_{name}")(*arguments)
+            getattr(rank, f"do_{name}")(*arguments, **named)
         except Exception as error:
             rank.say("error", order=name, kind=type(error).__name__, text=str(error))
             if not options.get("go_on"):
@@ -251,7 +367,8 @@ def launch(request: dict[str, Any]) -> None:
         out = os.open(directory / f"{number}.out", os.O_CREAT | os.O_WRONLY)
         os.dup2(out, 1)
         os.environ.update({**request["env"], "RANK": str(number)})
-        (plain_dcp.live if request["options"].get("plain") else live)(request["options"])
+        os.setsid()  # a group of its own, as a rank of ft_launcher has
+        (plain_dcp.live if "plain" in request["options"] else live)(request["options"])
 
     pids = [fork(partial(rank, number)) for number in range(request["ranks"])]
     (directory / "pids.json").write_text(json.dumps(pids))
