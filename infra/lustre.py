@@ -17,7 +17,7 @@ from infra.naming import bucket_name, pin
 
 
 class LustreFileSystem(Construct):
-    """PERSISTENT_2 in the GPU nodes' subnet, admitted by the lustre-clients group."""
+    """PERSISTENT_2 in the GPU nodes' subnet, admitted by the lustre-clients group; always encrypted."""
 
     def __init__(
         self, scope: Construct, id: str, env: Environment, *, subnet_id: str, vpc_id: str, clients_group_id: str

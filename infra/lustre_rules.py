@@ -26,7 +26,8 @@ def file_system_is_where_the_gpus_are(templates: Templates) -> Iterator[str]:
 
 
 def rules_come_before_the_file_system(templates: Templates) -> Iterator[str]:
-    """FSx checks its group's rules when it is created, and has lost that race by a second (fsx-csi#32)."""
+    """FSx checks its group's rules when it is created, and has lost that race by a second (fsx-csi#32). The same
+    order backwards takes the file system away before its group, which else has dependents (aws-cdk#31521)."""
     for address, file_system in templates.of_type("AWS::FSx::FileSystem"):
         depends = set(file_system.get("DependsOn", []))
         for kind in _SG_RULES:

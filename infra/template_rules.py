@@ -12,11 +12,18 @@ from typing import Any
 
 from infra.lustre_rules import LUSTRE_RULES
 from infra.templates import Address, Templates
+from k8s.rules import tolerates
 
 TemplateRule = Callable[[Templates], Iterator[str]]
 CONTROL_PLANE_LOGS = {"api", "audit", "authenticator", "controllerManager", "scheduler"}
 OLDEST_CNI_FOR_EFA_ONLY = (1, 18, 5)
+READ_AT_ONCE = {"INTELLIGENT_TIERING", "STANDARD_IA", "ONEZONE_IA", "GLACIER_IR"}
 _USER_DATA_LIMIT = 16 * 1024
+_INTOLERANT_ADDONS: dict[str, tuple[str, ...]] = {
+    "eks-node-monitoring-agent": ("dcgmAgent",),
+    "aws-secrets-store-csi-driver-provider": (),
+}
+"""And the section of their configuration where tolerations stand."""
 
 
 class InvalidTemplateError(Exception):
@@ -142,6 +149,8 @@ def cluster_is_closed_and_heard(templates: Templates) -> Iterator[str]:
             yield f"{_at(address)}: one subnet; EKS wants two zones (eksctl#5107)"
         if not any("secrets" in entry["Resources"] for entry in properties.get("EncryptionConfig", [])):
             yield f"{_at(address)}: secrets without a key of ours"
+        if properties.get("ComputeConfig", {}).get("Enabled"):
+            yield f"{_at(address)}: Auto Mode, whose nodes device plug-ins leave out (eks-charts#1358)"
         access = properties.get("AccessConfig", {})
         if access.get("AuthenticationMode") != "API" or access.get("BootstrapClusterCreatorAdminPermissions"):
             yield f"{_at(address)}: people get in otherwise than by access entries (EKS guide)"
@@ -166,6 +175,63 @@ def addons_are_pinned_and_have_rights(templates: Templates) -> Iterator[str]:
             yield f"{_at(address)}: network policies are not enforced (EKS guide, cni-network-policy)"
         if _version(cni["Properties"].get("AddonVersion") or "v0") < OLDEST_CNI_FOR_EFA_ONLY:
             yield f"{_at(address)}: this CNI does not know efa-only interfaces (amazon-vpc-cni-k8s 1.18.5)"
+
+
+def addon_daemons_tolerate_our_taint(templates: Templates) -> Iterator[str]:
+    """Add-ons whose DaemonSets do not tolerate GPU taints by themselves: `DESIRED 0` on every GPU node, and so no
+    health checks and no secrets there (aws-efa-eks#3, nebari#3074)."""
+    for address, addon in _addons(templates):
+        name = addon["Properties"]["AddonName"]
+        if name not in _INTOLERANT_ADDONS:
+            continue
+        configuration = json.loads(addon["Properties"].get("ConfigurationValues") or "{}")
+        for section in _INTOLERANT_ADDONS[name]:
+            configuration = configuration.get(section, {})
+        if not any(tolerates(item) for item in configuration.get("tolerations", [])):
+            yield f"{_at(address)}: {name} does not tolerate our GPU taint (aws-efa-eks#3)"
+
+
+def pods_roles_take_session_tags(templates: Templates) -> Iterator[str]:
+    """Pod Identity tags its sessions; a role that does not allow it is refused to the pod (fsx-csi#372)."""
+    for address, role in templates.of_type("AWS::IAM::Role"):
+        for statement in role["Properties"]["AssumeRolePolicyDocument"]["Statement"]:
+            ours = statement.get("Principal", {}).get("Service") == "pods.eks.amazonaws.com"
+            if ours and not {"sts:AssumeRole", "sts:TagSession"} <= set(_listed(statement["Action"])):
+                yield f"{_at(address)}: Pod Identity without sts:TagSession (fsx-csi#372)"
+
+
+def archive_stays_readable(templates: Templates) -> Iterator[str]:
+    """Versions, encryption and TLS; no class that has to be thawed, which neither FSx nor a resumed run can wait
+    for; and an end for what nobody needs any more (Lustre guide, data repositories)."""
+    for address, bucket in templates.of_type("AWS::S3::Bucket"):
+        properties = bucket["Properties"]
+        rules = properties.get("LifecycleConfiguration", {}).get("Rules", [])
+        classes = {item["StorageClass"] for rule in rules for item in rule.get("Transitions", [])}
+        if properties.get("VersioningConfiguration", {}).get("Status") != "Enabled":
+            yield f"{_at(address)}: not versioned: what is overwritten is lost"
+        if "BucketEncryption" not in properties:
+            yield f"{_at(address)}: not encrypted"
+        if slow := classes - READ_AT_ONCE:
+            yield f"{_at(address)}: objects go to {', '.join(sorted(slow))}, which cannot be read at once"
+        if not any("NoncurrentVersionExpiration" in rule for rule in rules):
+            yield f"{_at(address)}: old versions never end"
+        if not any("AbortIncompleteMultipartUpload" in rule for rule in rules):
+            yield f"{_at(address)}: uploads that were broken off never end"
+        if not any(_denies_plain_text(templates, address, policy) for policy in _bucket_policies(templates)):
+            yield f"{_at(address)}: takes requests without TLS"
+
+
+def _bucket_policies(templates: Templates) -> list[tuple[Address, dict[str, Any]]]:
+    return list(templates.of_type("AWS::S3::BucketPolicy"))
+
+
+def _denies_plain_text(templates: Templates, bucket: Address, policy: tuple[Address, dict[str, Any]]) -> bool:
+    (stack, _), resource = policy
+    plain = {"Bool": {"aws:SecureTransport": "false"}}
+    return templates.target(stack, resource["Properties"]["Bucket"]) == bucket and any(
+        statement["Effect"] == "Deny" and statement.get("Condition") == plain
+        for statement in resource["Properties"]["PolicyDocument"]["Statement"]
+    )
 
 
 def what_outlives_is_kept(templates: Templates) -> Iterator[str]:
@@ -199,6 +265,10 @@ def _data(template: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
 def _addons(templates: Templates) -> Iterator[tuple[Address, dict[str, Any]]]:
     return templates.of_type("AWS::EKS::Addon")
 
@@ -215,6 +285,9 @@ TEMPLATE_RULES: tuple[TemplateRule, ...] = (
     capacity_is_bought_as_it_is_asked,
     cluster_is_closed_and_heard,
     addons_are_pinned_and_have_rights,
+    addon_daemons_tolerate_our_taint,
+    pods_roles_take_session_tags,
+    archive_stays_readable,
     what_outlives_is_kept,
     logs_end_with_their_stack,
     custom_resources_are_kubectl_only,

@@ -107,11 +107,12 @@ def daemons_tolerate_our_taint(_: Environment, document: Manifest) -> Iterator[s
     """`DESIRED 0` and no resources on the node: aws-efa-eks#3, nvcf#1349, k8s-device-plugin#1934."""
     if document["kind"] != "DaemonSet":
         return
-    if not any(_tolerates(item) for item in _pod(document).get("tolerations", [])):
+    if not any(tolerates(item) for item in _pod(document).get("tolerations", [])):
         yield f"does not tolerate {GPU_TAINT['key']}={GPU_TAINT['value']}:{GPU_TAINT['effect']}"
 
 
-def _tolerates(toleration: Mapping[str, Any]) -> bool:
+def tolerates(toleration: Mapping[str, Any]) -> bool:
+    """Whether a toleration lets a pod onto our GPU nodes."""
     if toleration.get("effect", GPU_TAINT["effect"]) != GPU_TAINT["effect"]:
         return False
     if toleration.get("operator", "Equal") == "Exists":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from botocore.exceptions import ClientError
 
+from environments.environment import Environment
 from ops.aws.access import Aws, error_code
 from ops.aws.stacks import stacks
 
@@ -150,6 +152,11 @@ def inventory(aws: Aws) -> list[Item]:
 def left_over(items: list[Item], *, purged: bool) -> list[Item]:
     """What should not be there after a destroy."""
     return [item for item in items if purged or not item.kept]
+
+
+def is_past_its_date(environment: Environment, items: list[Item]) -> bool:
+    """Whether things are still there of an environment that has expired."""
+    return bool(items and environment.expires and environment.expires < datetime.now(UTC).date())
 
 
 def lines(items: list[Item]) -> list[str]:

@@ -57,7 +57,9 @@ def clone(
 
 def synth(
     environment: EnvironmentArgument,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where templates and manifests go.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Where templates and manifests go.")
+    ],
     image: Annotated[
         str | None, typer.Option("--image", metavar="REPO@sha256:…", help="For the Job; else the file's.")
     ] = None,

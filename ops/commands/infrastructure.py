@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -160,6 +161,7 @@ def scale(
     if nodes < group.desired:
         _refuse_under_a_run(call)
     if nodes > group.desired:
+        _refuse_outside_the_block(call.environment)
         hourly = (
             estimate(call.environment).nodes_usd_h * nodes / (call.environment.nodes + call.environment.spares)
         )
@@ -170,6 +172,16 @@ def scale(
     call.output.result(
         result, lambda console: console.print(f"{call.environment.name}: {reached.desired} GPU nodes")
     )
+
+
+def _refuse_outside_the_block(environment: Environment) -> None:
+    """Instances of a block launch only while it is active; a group that asks earlier or later fails."""
+    block, now = environment.capacity_block, datetime.now(UTC)
+    if block and not block.start <= now < block.end:
+        when = f"begins at {block.start:%Y-%m-%d %H:%M %Z}" if now < block.start else "has ended"
+        raise RefusedError(
+            f"the Capacity Block {when}", fix="the stack's schedule fills the group a minute after the start"
+        )
 
 
 def _check_size(environment: Environment, nodes: int) -> None:
@@ -276,7 +288,7 @@ def _refuse_runs(call: Call, items: list[Any]) -> None:
 def inventory(environment: EnvironmentArgument, local: LocalOption = False, as_json: JsonOption = False) -> None:
     """What AWS has of the environment, asked service by service."""
     from ops.aws.access import aws_of
-    from ops.aws.inventory import as_dicts, left_over, lines
+    from ops.aws.inventory import as_dicts, is_past_its_date, left_over, lines
     from ops.aws.inventory import inventory as ask
 
     call = Call.of(environment, local=local, as_json=as_json)
@@ -290,5 +302,8 @@ def inventory(environment: EnvironmentArgument, local: LocalOption = False, as_j
             if item.kept:
                 console.print(escape(f"{item}, kept by destroy"))
         console.print(f"{len(goes)} things, and {len(items) - len(goes)} that destroy keeps")
+        if expired:
+            console.print(f"expired on {call.environment.expires}: `steadfast destroy {call.environment.name}`")
 
-    call.output.result({"items": as_dicts(items)}, words)
+    expired = is_past_its_date(call.environment, goes)
+    call.output.result({"items": as_dicts(items), "expired": expired}, words)

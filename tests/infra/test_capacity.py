@@ -36,6 +36,8 @@ def of_kind(matrix: Matrix, kind: str) -> list[tuple[Environment, Templates]]:
 
 
 def test_the_table_decides_interfaces_type_and_size(matrix: Matrix) -> None:
+    """Reports: aws-cdk#7928, cdk-eks-blueprints#1237: CDK has no way to EFA interfaces. containers-roadmap#2204:
+    a group that asks for nodes as it is made rolls everything back with it."""
     for environment, templates in matrix.each():
         data, total = launch(templates), environment.nodes + environment.spares
         found = [
@@ -50,6 +52,8 @@ def test_the_table_decides_interfaces_type_and_size(matrix: Matrix) -> None:
         assert capacity(templates)["Parameters"]["DesiredNodes"]["Default"] == 0
         assert group["UpdateConfig"]["UpdateStrategy"] == "MINIMAL"
         assert group["NodeRepairConfig"] == {"Enabled": True}
+        # Report: karpenter#701: nothing of ours evicts training; one subnet, so no balancing of zones either.
+        assert group["ForceUpdateEnabled"] is False and len(group["Subnets"]) == 1
 
 
 def test_on_demand_has_a_placement_group_of_its_own(matrix: Matrix) -> None:

@@ -10,6 +10,7 @@ import pytest
 from cfnlint.config import ConfigMixIn, ManualArgs
 from cfnlint.runner import Runner
 
+from environments.versions import KUBERNETES
 from infra.template_rules import TEMPLATE_RULES
 
 if TYPE_CHECKING:
@@ -113,12 +114,25 @@ def test_the_permissions_boundary_is_on_every_role(matrix: Matrix) -> None:
 
 
 def test_a_lambda_stands_in_the_vpc_only_where_the_endpoint_demands_it(matrix: Matrix) -> None:
-    """One in the VPC holds up its deletion by about 18 minutes (quickstart-amazon-eks#418)."""
+    """One in the VPC holds up its deletion by about 18 minutes (quickstart-amazon-eks#418); one without a way out
+    needs every endpoint (aws-cdk#6642, #37491: isolated subnets were refused or timed out)."""
     for environment, templates in matrix.each():
         functions = [resource["Properties"] for _, resource in templates.of_type("AWS::Lambda::Function")]
         assert bool(functions) == (environment.plugins == "by-stack"), environment.name
         in_vpc = {"VpcConfig" in function for function in functions}
         assert in_vpc <= {environment.endpoint != "public"}, environment.name
+
+
+def test_efa_rules_do_not_depend_on_the_kubernetes_version(matrix: Matrix) -> None:
+    """Reports: eksctl#8509, eksctl#8554: EKS' own group has EFA egress from 1.33 on, for some nodes only."""
+    rules = {
+        environment.kubernetes_version: {
+            kind: templates.by_kind["network"]["Resources"][kind]["Properties"] for kind in ("EfaIn", "EfaOut")
+        }
+        for environment, templates in matrix.each()
+    }
+    assert set(rules) == set(KUBERNETES)
+    assert all(rule == rules["1.34"] for rule in rules.values())
 
 
 def test_the_archive_stack_can_adopt_what_it_would_make(matrix: Matrix) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from infra.template_rules import TEMPLATE_RULES, InvalidTemplateError, check_templates
 from infra.templates import Templates
+from k8s.placement import DAEMON_TOLERATIONS
 
 pytestmark = pytest.mark.unit
 
@@ -109,6 +111,24 @@ CLUSTER = {
             ConfigurationValues='{"enableNetworkPolicy": "true"}',
             PodIdentityAssociations=[{"RoleArn": "r", "ServiceAccount": "aws-node"}],
         ),
+        "Monitor": resource(
+            "EKS::Addon",
+            AddonName="eks-node-monitoring-agent",
+            AddonVersion="v1.7.0-eksbuild.1",
+            ConfigurationValues=json.dumps({"dcgmAgent": {"tolerations": DAEMON_TOLERATIONS}}),
+        ),
+        "CniRole": resource(
+            "IAM::Role",
+            AssumeRolePolicyDocument={
+                "Statement": [
+                    {
+                        "Effect": "Allow",
+                        "Principal": {"Service": "pods.eks.amazonaws.com"},
+                        "Action": ["sts:AssumeRole", "sts:TagSession"],
+                    }
+                ]
+            },
+        ),
     }
 }
 CAPACITY = {
@@ -133,7 +153,35 @@ CAPACITY = {
         ),
     }
 }
-RIGHT = {"network": NETWORK, "storage": STORAGE, "cluster": CLUSTER, "capacity": CAPACITY}
+ARCHIVE = {
+    "Resources": {
+        "Bucket": {
+            **resource(
+                "S3::Bucket",
+                VersioningConfiguration={"Status": "Enabled"},
+                BucketEncryption={"ServerSideEncryptionConfiguration": []},
+                LifecycleConfiguration={
+                    "Rules": [
+                        {
+                            "Transitions": [{"StorageClass": "INTELLIGENT_TIERING", "TransitionInDays": 0}],
+                            "NoncurrentVersionExpiration": {"NoncurrentDays": 30},
+                            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7},
+                        }
+                    ]
+                },
+            ),
+            "DeletionPolicy": "Retain",
+        },
+        "Policy": resource(
+            "S3::BucketPolicy",
+            Bucket=ref("Bucket"),
+            PolicyDocument={
+                "Statement": [{"Effect": "Deny", "Condition": {"Bool": {"aws:SecureTransport": "false"}}}]
+            },
+        ),
+    }
+}
+RIGHT = {"archive": ARCHIVE, "network": NETWORK, "storage": STORAGE, "cluster": CLUSTER, "capacity": CAPACITY}
 Change = Callable[[dict[str, Any]], None]
 
 
@@ -167,6 +215,27 @@ def control_plane(resources: dict[str, Any]) -> dict[str, Any]:
 def cni(resources: dict[str, Any]) -> dict[str, Any]:
     properties: dict[str, Any] = resources["cluster"]["Cni"]["Properties"]
     return properties
+
+
+def bucket(resources: dict[str, Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = resources["archive"]["Bucket"]["Properties"]
+    return properties
+
+
+def lifecycle(resources: dict[str, Any]) -> dict[str, Any]:
+    rule: dict[str, Any] = bucket(resources)["LifecycleConfiguration"]["Rules"][0]
+    return rule
+
+
+def intolerant_monitor(r: dict[str, Any]) -> None:
+    present = [{"key": "nvidia.com/gpu", "operator": "Equal", "value": "present"}]
+    values = json.dumps({"dcgmAgent": {"tolerations": present}})
+    r["cluster"]["Monitor"]["Properties"]["ConfigurationValues"] = values
+
+
+def no_session_tags(r: dict[str, Any]) -> None:
+    document = r["cluster"]["CniRole"]["Properties"]["AssumeRolePolicyDocument"]
+    document["Statement"][0]["Action"] = "sts:AssumeRole"
 
 
 def open_to_the_world(r: dict[str, Any]) -> None:
@@ -223,7 +292,21 @@ WRONG: list[tuple[str, Change, str]] = [
     ),
     ("backups", lambda r: lustre(r)["LustreConfiguration"].update(AutomaticBackupRetentionDays=7), "backups"),
     ("replaced and lost", lambda r: r["storage"]["Fs"].pop("UpdateReplacePolicy"), "not Retain"),
-    ("bucket goes", lambda r: r["network"].update(B=resource("S3::Bucket")), "not Retain"),
+    ("bucket goes", lambda r: r["archive"]["Bucket"].pop("DeletionPolicy"), "not Retain"),
+    ("no versions", lambda r: bucket(r).pop("VersioningConfiguration"), "not versioned"),
+    ("plain objects", lambda r: bucket(r).pop("BucketEncryption"), "not encrypted"),
+    ("into the ice", lambda r: lifecycle(r)["Transitions"][0].update(StorageClass="DEEP_ARCHIVE"), "DEEP_ARCHIVE"),
+    ("versions for ever", lambda r: lifecycle(r).pop("NoncurrentVersionExpiration"), "old versions never end"),
+    ("uploads for ever", lambda r: lifecycle(r).pop("AbortIncompleteMultipartUpload"), "broken off never end"),
+    ("plain text", lambda r: r["archive"].pop("Policy"), "without TLS"),
+    (
+        "eks-charts#1358: Auto Mode",
+        lambda r: control_plane(r).update(ComputeConfig={"Enabled": True}),
+        "Auto Mode",
+    ),
+    ("nebari#3074: health checks shut out", intolerant_monitor, "does not tolerate our GPU taint"),
+    ("nothing tolerated", lambda r: r["cluster"]["Monitor"]["Properties"].pop("ConfigurationValues"), "tolerate"),
+    ("fsx-csi#372: no session tags", no_session_tags, "without sts:TagSession"),
     (
         "logs that stay",
         lambda r: r["network"].update(L=resource("Logs::LogGroup", RetentionInDays=30)),

@@ -52,6 +52,7 @@ def parts(instance_type: str, efa: bool = False) -> dict[str, str]:
 
 
 def test_it_is_mime_that_others_can_read() -> None:
+    """Report: eks-ami#985: images and pods lie on the local disks, not on a root that fills."""
     found = parts("p5.48xlarge")
     assert set(found) == {"application/node.eks.aws", "text/x-shellscript"}
     node = yaml.safe_load(found["application/node.eks.aws"])

@@ -33,6 +33,7 @@ def test_the_order_puts_the_namespace_before_what_is_in_it(environment: Environm
 
 
 def test_the_volume_is_the_claims_and_only_the_claims(environment: Environment) -> None:
+    """Reports: fsx-csi#382, fsx-csi#433: provisioning from a claim makes file systems until the subnet is full."""
     documents = charts(environment)["storage"]
     (volume,) = named(documents, "PersistentVolume").values()
     (claim,) = named(documents, "PersistentVolumeClaim").values()
@@ -58,6 +59,8 @@ def test_the_nvidia_plugin_leaves_efas_device_files_alone(environment: Environme
 
 @pytest.mark.parametrize("name", INSTANCE_TYPES)
 def test_plugins_run_on_our_nodes_whatever_the_instance_type(make_environment: Any, name: str) -> None:
+    """Reports: aws-do-eks#56, a list of types older than the type; k8s-device-plugin#1934, labels of a discovery
+    that tolerates other taints; kubernetes-on-aws#8881, a plug-in on a node without the devices."""
     for daemon in named(charts(make_environment(instance_type=name))["device-plugins"], "DaemonSet").values():
         pod = daemon["spec"]["template"]["spec"]
         assert pod["nodeSelector"] == {"steadfast/pool": "gpu"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from k8s.launcher_command import control_command, heartbeat_timeout_s, launcher_
 from trainer.config import RecoveryConfig
 
 pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[2]
 
 GOLDEN_LAUNCHER = """\
 --nnodes=8:10
@@ -69,6 +71,7 @@ def large(make_environment: Any) -> Environment:
 
 
 def test_golden_launcher_line_for_nvrx_0_7_0(large: Environment) -> None:
+    """Reports: NVRx#142 (an endpoint that differs by node), NVRx#271 (defaults that change)."""
     assert "\n".join(launcher_command(large, "pretrain-4")) == GOLDEN_LAUNCHER
 
 
@@ -83,6 +86,13 @@ def test_both_sides_agree_on_the_rendezvous(any_environment: Environment) -> Non
         assert ours in control
     (conf,) = [item for item in control if item.startswith("--rdzv-conf=")]
     assert conf.removeprefix("--rdzv-conf=") in next(item for item in launcher if item.startswith("--rdzv-conf="))
+
+
+def test_a_spare_does_not_end_the_job(make_environment: Any) -> None:
+    """Reports: NVRx#348, NVRx#357: 0.6.0 counts all agents in a re-rendezvous against a bare number."""
+    assert "--nnodes=2:3" in launcher_command(make_environment(nodes=2, spares=1), "r-1")
+    locked = (ROOT / "docker" / "nvrx.lock").read_text(encoding="utf-8")
+    assert int(locked.split("nvidia-resiliency-ext==0.")[1][0]) >= 7
 
 
 @given(st.floats(min_value=241, max_value=36_000))

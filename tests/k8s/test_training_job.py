@@ -63,6 +63,7 @@ def test_training_nodes_and_spares_are_indexes_and_the_training_ones_decide(make
 
 
 def test_pods_are_replaced_when_they_have_failed_and_loops_do_not_end_by_a_count(training: Documents) -> None:
+    """Reports: trainer#1589, trainer#2981: one owner of the retries, and an end to them (exit code 93)."""
     spec = training["Job/pretrain-1"]["spec"]
     assert spec["podReplacementPolicy"] == "Failed"
     assert spec["backoffLimitPerIndex"] == 100
@@ -105,6 +106,7 @@ def test_steps_and_faults_of_the_run_reach_the_container(environment: Environmen
 
 
 def test_names_resolve_before_pods_are_ready_and_are_full(training: Documents) -> None:
+    """Reports: jobset#603, jobset#504, kubernetes#117819: `gai error -2` at the start."""
     headless, control = training["Service/pretrain-1"], training["Service/pretrain-1-control"]
     assert headless["spec"]["clusterIP"] == "None"
     assert "clusterIP" not in control["spec"]
@@ -162,6 +164,7 @@ def test_a_capacity_block_stops_the_run_an_hour_before_its_end(make_environment:
 
 
 def test_the_network_is_pinned_so_that_tcp_is_an_error(training: Documents) -> None:
+    """Reports: aws-do-eks#54 (Pod Identity's link), nccl#229 (a silent fall-back), HyperPod#134."""
     told = variables(training["Job/pretrain-1"])
     assert (told["FI_PROVIDER"], told["NCCL_NET"]) == ("efa", "Libfabric")
     assert "pod-id-link" in told["NCCL_SOCKET_IFNAME"]
@@ -176,6 +179,7 @@ def test_nvls_is_off_only_under_in_process_restart(
 
 
 def test_forked_loaders_go_without_huge_pages(make_environment: Any, run: RunSpec) -> None:
+    """Reports: aws-ofi-nccl#69, aws-ofi-nccl#179: `OSError 12` in the loader."""
     environment = make_environment(training={"data": {"num_workers": 2}})
     assert variables(by_name(environment, run)["Job/pretrain-1"])["FI_EFA_USE_HUGE_PAGE"] == "0"
 

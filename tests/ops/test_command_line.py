@@ -90,6 +90,12 @@ def test_a_wrong_environment_file(
     nothing_created(home)
 
 
+def test_synth_into_a_file_is_refused(home: Path, small: Path) -> None:
+    (home / "out").write_text("mine")
+    refused(steadfast("synth", small, "--out", home / "out"), 2, "--out", "is a file")
+    assert (home / "out").read_text() == "mine"
+
+
 def test_check_write_reads_a_wrong_file_like_every_verb(small: Path) -> None:
     small.write_text(GOOD.replace("nodes: 2", "nodes: two"))
     refused(steadfast("check", small, "--write"), 2, "small.yaml", "nodes: is 'two'")

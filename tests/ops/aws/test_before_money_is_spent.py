@@ -16,6 +16,8 @@ from environments.versions import addon_versions
 from ops.aws import check, deploy, frozen
 from ops.aws.access import Aws
 from ops.aws.eks import NodeGroup
+from ops.aws.inventory import Item, is_past_its_date
+from ops.commands import infrastructure
 from ops.errors import RefusedError
 from ops.local.aws.local_aws import LocalAws
 from ops.local.aws.settings import Settings
@@ -193,3 +195,26 @@ def test_no_schedule_for_a_block_that_has_begun(
         f"small-capacity:BlockHasBegun={begun}",
     ]
     assert not [word for word in deploy._deploy_command(asked(world), "capacity", tmp_path) if "Block" in word]
+
+
+def test_nodes_of_a_block_come_while_it_is_active() -> None:
+    """Report: EKS guide, capacity-blocks-mng: instances launch only then."""
+    now = datetime.now(UTC)
+    infrastructure._refuse_outside_the_block(environment())
+    infrastructure._refuse_outside_the_block(
+        environment(capacity=block(now - timedelta(days=1), NOON + timedelta(days=1)))
+    )
+    for start, end, said in (
+        (now + timedelta(hours=1), now + timedelta(days=2), "begins at"),
+        (now - timedelta(days=2), now - timedelta(hours=1), "has ended"),
+    ):
+        with pytest.raises(RefusedError, match=said):
+            infrastructure._refuse_outside_the_block(environment(capacity=block(start, end)))
+
+
+def test_inventory_names_what_is_past_its_date() -> None:
+    things = [Item("VPC", "vpc-1")]
+    assert is_past_its_date(environment(expires="2020-01-01"), things)
+    assert not is_past_its_date(environment(expires="2020-01-01"), [])
+    assert not is_past_its_date(environment(expires="2999-01-01"), things)
+    assert not is_past_its_date(environment(), things)
