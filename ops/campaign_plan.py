@@ -38,7 +38,8 @@ RESTARTING = frozenset(
     {FaultClass.EXCEPTION, FaultClass.SIGKILL, FaultClass.COLLECTIVE_HANG, FaultClass.SIGSTOP, FaultClass.GIL_HANG}
 )
 """A second fault can strike while the job comes back from one of these."""
-ARMED = frozenset({FaultClass.ENOSPC, FaultClass.SLOW_STORAGE, FaultClass.CORRUPT_CHECKPOINT})
+ARMED = frozenset({FaultClass.ENOSPC, FaultClass.SLOW_STORAGE})
+BEFORE_THE_FIRST_SAVE = (When.START_UP, When.LOAD, When.FIRST_STEP)
 SLOW_SECONDS = {FaultClass.SLOW_RANK: 0.1, FaultClass.SLOW_STORAGE: 2.0}
 SLOW_STEPS = 10
 
@@ -160,6 +161,11 @@ def void_reason(class_: FaultClass, when: When, training: TrainConfig) -> str | 
         return "loop.eval_every is 0: nothing is evaluated"
     if class_ in ARMED and when is not When.STEP:
         return "acts on the saves that follow, whatever phase it is armed in"
+    if class_ is FaultClass.CORRUPT_CHECKPOINT:
+        if when in BEFORE_THE_FIRST_SAVE:
+            return "there is no generation yet"
+        if when is When.RECOVERY:
+            return "a rank that is loading has nothing in memory that it could lose"
     if class_ is FaultClass.NAN:
         if training.optimizer.non_finite == "skip":
             return (

@@ -33,7 +33,6 @@ QUIET_FAULTS = frozenset(
         FaultClass.NAN,
         FaultClass.ENOSPC,
         FaultClass.SLOW_STORAGE,
-        FaultClass.CORRUPT_CHECKPOINT,
     }
 )
 """Faults that need not interrupt the job."""
