@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from trainer import early  # noqa: F401  first
 from trainer.attempt import Attempt
 from trainer.faults.schema import Phase
 from trainer.process import Ended, Process, run_to_the_end
