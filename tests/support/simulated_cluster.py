@@ -165,8 +165,12 @@ class Scenario:
         """The index's running pod ends with a code; returns the pod as it was."""
         pod = self.living(index)
         assert pod is not None, f"index {index} has no running pod"
-        self._kubelet.orders[uid_of(pod)] = code
+        self.end(pod, code)
         return pod
+
+    def end(self, pod: Object, code: int) -> None:
+        """A running pod ends with a code."""
+        self._kubelet.orders[uid_of(pod)] = code
 
     def ended_s(self, pod: Object) -> float:
         """When the pod's container ended, though the object may be gone."""

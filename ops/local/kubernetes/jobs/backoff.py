@@ -24,11 +24,11 @@ def delay_s(failures: int) -> float:
 
 
 def finished_at_s(pod: Object) -> float:
-    """When the pod ended: its last container, else when it stopped being Ready, else its deletion."""
+    """When the pod ended: its last container if all have, else when it stopped being Ready, else its deletion."""
     statuses = pod.get("status", {}).get("containerStatuses") or []
-    ends = [s["state"]["terminated"].get("finishedAt") for s in statuses if s.get("state", {}).get("terminated")]
+    ends = [(s.get("state", {}).get("terminated") or {}).get("finishedAt") for s in statuses]
     if ends and all(ends):
-        return max(seconds(e) for e in ends)
+        return max(seconds(str(e)) for e in ends)
     ready = condition(pod, "Ready")
     if ready is not None and ready["status"] == "False" and ready.get("lastTransitionTime"):
         return seconds(ready["lastTransitionTime"])

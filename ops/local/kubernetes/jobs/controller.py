@@ -41,7 +41,6 @@ class _Memory:
     seen: str = ""
     """Which versions of the Job and its pods were last looked at."""
     record: GlobalRecord = field(default_factory=GlobalRecord)
-    noted: set[str] = field(default_factory=set)
 
 
 class JobController:
@@ -111,41 +110,39 @@ class JobController:
             return
         if is_terminating(view.job):
             return
-        ended = [*view.succeeded_tracked, *view.failed_tracked]
-        new = [p for p in ended if uid_of(p) not in memory.noted]
-        memory.record.note(new)
-        memory.noted |= {uid_of(p) for p in new}
+        if view.per_index is None:  # each is tracked for one sync only: then it is counted and let go
+            memory.record.note([*view.succeeded_tracked, *view.failed_tracked])
         end = outcome(view, now_s)
         if end is not None:
-            removed = self._delete(view.active, release_first=False)
+            self._delete(view.active, release_first=False)
         else:
-            removed = self._manage(view, memory, now_s)
+            self._manage(view, memory, now_s)
         if (deadline := deadline_s(view)) is not None:
             self._wake(memory, deadline)
-        self._settle(view, end, removed)
+        self._settle(view, end)
 
-    def _delete(self, pods: list[Object], *, release_first: bool) -> list[Object]:
+    def _delete(self, pods: list[Object], *, release_first: bool) -> None:
         """Deletes with the pods' own grace; a pod released before is not counted, whatever its exit code."""
         for pod in pods:
             if release_first:
                 self._release(pod)
             if self._store.peek(ref_of(pod)) is not None:
                 deletion.delete(self._store, ref_of(pod))
-        return pods
 
-    def _manage(self, view: JobView, memory: _Memory, now_s: float) -> list[Object]:
-        """Makes and removes pods; returns those removed."""
+    def _manage(self, view: JobView, memory: _Memory, now_s: float) -> None:
+        """Makes and removes pods."""
         if view.spec.get("suspend"):
-            return self._delete(view.active, release_first=True)
+            self._delete(view.active, release_first=True)
+            return
         wanted = self._wanted(view)
         surplus = self._surplus(view, wanted)
         if surplus:
-            return self._delete(surplus, release_first=True)
+            self._delete(surplus, release_first=True)
+            return
         waiting = len(view.terminating) if view.replaces_failed_only else 0
         missing = wanted - len(view.active) - waiting
         if missing > 0:
             self._create(view, memory, missing, now_s)
-        return []
 
     def _wanted(self, view: JobView) -> int:
         parallelism = int(view.spec["parallelism"])
@@ -194,13 +191,12 @@ class JobController:
         pod = self._store.create(new_pod(view, index, failures))
         record(self._store, view.job, "Normal", "SuccessfulCreate", f"Created pod: {name_of(pod)}")
 
-    def _settle(self, view: JobView, end: Outcome | None, removed: list[Object]) -> None:
+    def _settle(self, view: JobView, end: Outcome | None) -> None:
         """Counts the pods that have ended, lets them go, and writes the status."""
         ref = ref_of(view.job)
         pods = [p for p in self._store.select(POD, namespace_of(view.job)) if self._is_owner(view.job, p)]
         after = JobView(view.job, pods)
-        gone = {uid_of(p) for p in removed} if end is None else set()
-        countable = [p for p in view.tracked if uid_of(p) not in gone and self._may_count(after, p, end)]
+        countable = [p for p in view.tracked if self._may_count(after, p, end)]
         counted = Counted(
             failed=sum(1 for p in countable if self._counts_as_failed(view, p, end)),
             succeeded=sum(1 for p in countable if phase_of(p) == "Succeeded"),
@@ -235,7 +231,7 @@ class JobController:
 
     def _announce(self, before: Object, after: Object) -> None:
         for kind, event, level in (("Complete", "Completed", "Normal"), ("Failed", "", "Warning")):
-            if condition_is(after, kind) and not condition_is(before, kind):
+            if condition_is(after, kind):  # a finished Job is never looked at again
                 found = next(c for c in after["status"]["conditions"] if c["type"] == kind)
                 record(
                     self._store, after, level, event or found["reason"], found.get("message") or "Job completed"

@@ -88,10 +88,11 @@ def _failed_by_indexes(view: JobView) -> Outcome | None:
 
 
 def _succeeded(view: JobView) -> Outcome | None:
-    for number, rule in enumerate((view.spec.get("successPolicy") or {}).get("rules") or []):
+    rules = (view.spec.get("successPolicy") or {}).get("rules") or []
+    for number, rule in enumerate(rules if view.completed_indexes else []):
         wanted = indexes.parse(rule.get("succeededIndexes"))
         done = view.completed_indexes & wanted if wanted else view.completed_indexes
-        if len(done) >= rule.get("succeededCount", len(wanted)) and (done or rule.get("succeededCount") == 0):
+        if len(done) >= rule.get("succeededCount", len(wanted)):
             return Outcome(SUCCESS, "SuccessPolicy", f"Matched rules at index {number}")
     if view.spec.get("completions") is None:
         done_without_count = view.succeeded > 0 and not view.active and not view.terminating

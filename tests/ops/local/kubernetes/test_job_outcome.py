@@ -96,6 +96,50 @@ def test_success_third_running(scenario: Scenario, base: Spec) -> None:
     assert scenario.status("completionTime") != (None,)
 
 
+def test_a_success_stands_whatever_the_last_pods_say(scenario: Scenario, base: Spec) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"""
+    scenario.start(base | {"activeDeadlineSeconds": 20}, term=(4, 93))
+    scenario.linger_s = 5
+    scenario.exit(0, 0)
+    scenario.exit(1, 0)
+    scenario.wait_for("Complete")
+    scenario.at(30)
+    assert set(scenario.conditions()) == {"SuccessCriteriaMet", "Complete"}
+
+
+def test_a_success_stands_beyond_the_deadline(scenario: Scenario, base: Spec) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#job-termination-and-cleanup"""
+    scenario.start(base | {"activeDeadlineSeconds": 20}, term="never")
+    scenario.exit(0, 0)
+    scenario.exit(1, 0)
+    scenario.at(30)
+    assert set(scenario.conditions()) == {"SuccessCriteriaMet"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "ends", "met"),
+    [
+        ([{"succeededIndexes": "0,2"}], [0, 1], None),
+        ([{"succeededIndexes": "0,2"}], [0, 2], 0),
+        ([{"succeededIndexes": "0-2", "succeededCount": 1}], [1], 0),
+        ([{"succeededIndexes": "0", "succeededCount": 1}], [1, 2], None),
+        ([{"succeededIndexes": "0"}, {"succeededCount": 2}], [1, 2], 1),
+        ([{"succeededCount": 0}], [], None),
+        ([{"succeededCount": 0}], [1], 0),
+    ],
+)
+def test_the_first_rule_that_is_met_decides(
+    scenario: Scenario, base: Spec, rules: list[Spec], ends: list[int], met: int | None
+) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"""
+    scenario.start(base | {"successPolicy": {"rules": rules}}, term="never")
+    for index in ends:
+        scenario.exit(index, 0)
+    scenario.run(3)
+    wanted = {} if met is None else {"SuccessCriteriaMet": ("SuccessPolicy", f"Matched rules at index {met}")}
+    assert scenario.conditions() == wanted
+
+
 def test_success_but_spare_index_exhausted(scenario: Scenario, base: Spec) -> None:
     """https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index
 
