@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import aws_cdk as cdk
 import pytest
 
 from environments.environment import find, load
 from infra import addons, gpu_nodes, lustre
-from infra.app import build
+from infra.app import build, context
 from infra.template_rules import InvalidTemplateError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -50,3 +51,12 @@ def test_add_ons_without_a_version(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(addons.Addons, "_add", without_version)
     assert "without a version" in refused(tmp_path)
+
+
+def test_an_error_of_cdks_own_validator_ends_the_synthesis(tmp_path: Path) -> None:
+    app = cdk.App(outdir=str(tmp_path), analytics_reporting=False, post_cli_context=context())
+    stack = cdk.Stack(app, "broken")
+    cdk.CfnResource(stack, "Files", type="AWS::FSx::FileSystem", properties={"SubnetIds": ["subnet-1"]})
+    with pytest.raises(RuntimeError, match="ValidationFailed"):
+        app.synth()
+    assert "FileSystemType" in (tmp_path / "validation-report.json").read_text(encoding="utf-8")
