@@ -57,9 +57,12 @@ def names_of_service(service: Object) -> list[str]:
 
 
 def step(store: Store) -> None:
-    """Writes an Endpoints object for every Service with a selector."""
+    """Writes an Endpoints object for every Service with a selector, but for those on their way out.
+
+    Else the garbage collector would take away what is written here again, for ever.
+    """
     for service in store.select(SERVICE):
-        if service["spec"].get("selector"):
+        if service["spec"].get("selector") and not is_terminating(service):
             _write(store, service)
 
 

@@ -84,6 +84,11 @@ class Context:
         text = re.sub("[^A-Za-z0-9-]", "", f"{self.stack_name}-{self.logical_id}")
         return f"{(text.lower() if lower else text)[: limit - 13]}-{suffix}"
 
+    def changed_tags(self) -> tuple[dict[str, str], list[str]]:
+        """In an update: the tags to set, and the keys of those to take away."""
+        before, after = self.tags(self.old.get("Tags")), self.tags(self.properties.get("Tags"))
+        return {k: v for k, v in after.items() if before.get(k) != v}, sorted(before.keys() - after.keys())
+
     def wait(self, is_ready: Callable[[], bool], *, limit_s: float) -> None:
         """Polls until ready; `limit_s` is in emulated seconds, as CloudFormation's own limits."""
         deadline = time.monotonic() + max(LIVE.real_s(limit_s), REAL_LIMIT_S)

@@ -111,6 +111,13 @@ class _Rule(ResourceModel):
         rule_id = found["SecurityGroupRules"][0]["SecurityGroupRuleId"]
         return Made(rule_id, {"Id": rule_id})
 
+    def update(self, ctx: Context) -> Attributes:
+        """Changes the description; anything else makes another rule."""
+        getattr(ctx.client("ec2"), f"update_security_group_rule_descriptions_{self.direction}")(
+            GroupId=ctx.properties["GroupId"], IpPermissions=[permission(ctx.properties, self.peer)]
+        )
+        return {}
+
     def delete(self, ctx: Context) -> None:
         """Takes the rule away."""
         with absent_is_fine():

@@ -37,7 +37,7 @@ class Key(ResourceModel):
         return made
 
     def update(self, ctx: Context) -> Attributes:
-        """Changes description, policy and rotation."""
+        """Changes description, policy, rotation and tags."""
         kms = ctx.client("kms")
         kms.update_key_description(KeyId=ctx.physical_id, Description=ctx.properties.get("Description", ""))
         if "KeyPolicy" in ctx.properties:
@@ -45,6 +45,9 @@ class Key(ResourceModel):
                 KeyId=ctx.physical_id, PolicyName="default", Policy=json.dumps(ctx.properties["KeyPolicy"])
             )
         self._rotation(ctx, ctx.physical_id, ctx.properties)
+        new, gone = ctx.changed_tags()
+        kms.tag_resource(KeyId=ctx.physical_id, Tags=[{"TagKey": k, "TagValue": v} for k, v in new.items()])
+        kms.untag_resource(KeyId=ctx.physical_id, TagKeys=gone)
         return {}
 
     def delete(self, ctx: Context) -> None:

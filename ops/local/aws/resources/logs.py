@@ -28,8 +28,14 @@ class LogGroup(ResourceModel):
         return made
 
     def update(self, ctx: Context) -> Attributes:
-        """Changes how long it keeps."""
+        """Changes how long it keeps, and the tags."""
         self._retention(ctx, ctx.physical_id, ctx.properties)
+        logs, (new, gone) = ctx.client("logs"), ctx.changed_tags()
+        arn = f"arn:aws:logs:{ctx.region}:{ctx.account}:log-group:{ctx.physical_id}"
+        if new:
+            logs.tag_resource(resourceArn=arn, tags=new)
+        if gone:
+            logs.untag_resource(resourceArn=arn, tagKeys=gone)
         return {}
 
     def delete(self, ctx: Context) -> None:

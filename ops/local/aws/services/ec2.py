@@ -8,6 +8,7 @@ from typing import Any
 
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance
+from moto.ec2.models.security_groups import SecurityGroupRule
 from moto.ec2.responses import EC2Response
 
 from ops.local.aws.refusals import AwsError
@@ -122,6 +123,18 @@ def _terminate(self: Any, original: Method = Instance.terminate) -> Any:
     return state
 
 
+def _same_rule(self: Any, other: Any) -> bool:
+    """Descriptions make no difference: moto neither finds nor changes a rule for a group if they differ."""
+    return _essence(self) == _essence(other)
+
+
+def _essence(rule: Any) -> tuple[object, ...]:
+    addresses, peer, prefix = rule.ip_range or {}, rule.source_group or {}, rule.prefix_list_id or {}
+    ports = () if str(rule.ip_protocol) == "-1" else (rule.from_port, rule.to_port)
+    named = (addresses.get("CidrIp"), addresses.get("CidrIpv6"), peer.get("GroupId"), prefix.get("PrefixListId"))
+    return (rule.ip_protocol, *ports, *named)
+
+
 def _settled(original: Method) -> Method:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         settle_nat_gateways()
@@ -146,6 +159,7 @@ def install() -> None:
     mend(EC2Backend, "create_nat_gateway", _then(in_use, EC2Backend.create_nat_gateway))
     vpc_endpoints.install()
     mend(Instance, "terminate", _terminate)
+    mend(SecurityGroupRule, "__eq__", _same_rule)
     for actions in (ReservationActions, PlacementActions):
         for name, method in vars(actions).items():
             if not name.startswith("_"):
