@@ -212,3 +212,16 @@ def test_50_jobs_in_a_row_leave_nothing_behind(tmp_path: Path) -> None:
         port = json.loads((cluster.kubeconfig.parent / "server.json").read_text())["port"]
         assert f"127.0.0.1:{port} " in listening
     assert _traces(cluster.environment) == []
+
+
+def test_a_service_deleted_in_the_foreground_goes(tmp_path: Path) -> None:
+    """Its endpoints must not be written again while it goes: both would come and go for ever."""
+    with running_cluster(tmp_path / "env", time_scale=_FAST) as cluster:
+        core, batch = _clients(cluster)
+        service = {"metadata": {"name": "s"}, "spec": {"selector": {"job-name": "j"}, "ports": [{"port": 80}]}}
+        core.create_namespaced_service("default", service)
+        batch.create_namespaced_job("default", _job("j", "sleep 60"))
+        _until(lambda: core.list_namespaced_endpoints("default").items)
+        core.delete_namespaced_service("s", "default", propagation_policy="Foreground")
+        _until(lambda: not core.list_namespaced_service("default").items)
+        assert not core.list_namespaced_endpoints("default").items
