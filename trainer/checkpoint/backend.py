@@ -276,10 +276,6 @@ class SteadfastBackend(Backend):
             return "committed"
         return self._saves.errors.get(position, "not committed")
 
-    def committed(self) -> Position | None:
-        """See `Backend`."""
-        return self._saves.committed
-
     def will_persist(self, step: int) -> bool:
         """See `Backend`."""
         return self._last is not None and self._last.position.step == step and self._last.persist

@@ -96,9 +96,6 @@ class Backend(Protocol):
     def fate(self, position: Position) -> str:
         """Rank 0, after a drain: `committed`, or what went wrong."""
 
-    def committed(self) -> Position | None:
-        """Rank 0: the newest generation of this attempt."""
-
     def will_persist(self, step: int) -> bool:
         """Whether the newest launch goes to storage."""
 

@@ -314,10 +314,6 @@ class ComparisonBackend(Backend):
         """See `Backend`."""
         return "committed" if self._committed == position else self._error.get(position, "not committed")
 
-    def committed(self) -> Position | None:
-        """See `Backend`."""
-        return self._committed
-
     @override
     def will_persist(self, step: int) -> bool:
         """See `Backend`: whatever is launched."""

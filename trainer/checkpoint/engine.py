@@ -28,7 +28,7 @@ import torch
 from trainer.checkpoint.arena import ArenaDirectory
 from trainer.checkpoint.backend import make_backend
 from trainer.checkpoint.backend_types import Backend, Launch, StateNow
-from trainer.checkpoint.chain import Position, take_attempt
+from trainer.checkpoint.chain import Position, candidates, take_attempt
 from trainer.checkpoint.decisions import Action, Board, Decision
 from trainer.checkpoint.interval import Interval, SaveCost
 from trainer.checkpoint.layout import gather, plan
@@ -239,8 +239,8 @@ class CheckpointEngine:
     @property
     def resumes_from(self) -> str:
         """The generation that a run resumed now would start from."""
-        newest = self._backend.committed()
-        return newest.name if newest else self._restored.generation or "the beginning"
+        newest = next(iter(candidates(self._paths)), None)  # rank 0 alone is told of commits; here any may ask
+        return newest.name if newest else "the beginning"
 
     def _agree_on_end(self, control: Control, position: Position, left_s: float, drained: bool) -> str:
         key = f"finished/{position.name}"

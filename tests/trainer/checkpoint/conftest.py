@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch.distributed as dist
 
@@ -71,7 +72,7 @@ class Ranks:
         texts = [path.read_text() for path in sorted(self.directory.glob("*.out"))]
         return [json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")]
 
-    def until(self, what: str, count: int = 1, timeout_s: float = 90) -> None:
+    def until(self, what: str, count: int = 1, timeout_s: float = 280) -> None:
         """Until that has been said so often, by all ranks together."""
         end = time.monotonic() + timeout_s
         while sum(said["what"] == what for said in self.listen()) < count:
@@ -164,6 +165,22 @@ def zygote() -> Iterator[Zygote]:
     process = Zygote()
     yield process
     process.end()
+
+
+@pytest.fixture(scope="session")
+def make_tokens(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Makes a split whose windows of that length each begin with another token."""
+
+    def make(length: int, windows: int = 200) -> Path:
+        directory = tmp_path_factory.mktemp("tokens")
+        count = windows * length + 1
+        np.arange(count, dtype=np.uint16).tofile(directory / "0.bin")
+        shards = [{"file": "0.bin", "tokens": count, "sha256": ""}]
+        index = {"dtype": "uint16", "vocab_size": 65536, "shards": shards}
+        (directory / "index.json").write_text(json.dumps(index))
+        return directory
+
+    return make
 
 
 @pytest.fixture

@@ -270,9 +270,13 @@ class Rank:
 
     def do_forget(self) -> None:
         """As if the pod were new."""
+        self.do_forget_here()
+        dist.barrier()
+
+    def do_forget_here(self) -> None:
+        """The same between two attempts, when there is no group."""
         for record in Path(self.options["shm"]).rglob(f"rank-{self.rank:05}.slot*.json"):
             record.unlink()
-        dist.barrier()
 
     def do_say(self, what: str) -> None:
         self.say(what)
@@ -301,12 +305,13 @@ class Rank:
         import threading
 
         gc.collect()
-        status = Path("/proc/self/status").read_text()
+        status, maps = (Path(f"/proc/self/{name}").read_text().splitlines() for name in ("status", "maps"))
         self.say(
             "counts",
-            rss_kib=int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]),
+            rss_kib=int(next(line for line in status if line.startswith("VmRSS")).split()[1]),
             threads=threading.active_count(),
             files=len(os.listdir("/proc/self/fd")),
+            semaphores=sum("/dev/shm/sem.mp-" in line for line in maps),
             shm=sorted(p.name for p in Path(self.options["shm"]).rglob("*") if p.is_file()),
             writer=self.engine.overheads.get("writer_pid"),
         )

@@ -89,9 +89,10 @@ class Recorder(PosixStorage):
                 self.disk.problems.append("at the commit: the generation's directory is not durable")
 
     def reach(self, point: str, path: Path) -> None:
-        if point == "committed":
-            with self.disk.lock:
-                self.disk.demand(path / COMMIT, "once committed")
+        due = {"written": "*.distcp", "acked": "ack.*", "described": METADATA, "committed": COMMIT}.get(point)
+        with self.disk.lock:
+            for file in path.glob(due) if due else ():
+                self.disk.demand(file, f"once {point}")
 
 
 class Save:
@@ -205,15 +206,14 @@ def test_attempt_numbers_are_never_reused(acts: list[str]) -> None:
                 taken.add(number)
 
 
-def test_attempts_that_begin_together_get_different_numbers(tmp_path: Path) -> None:
+def test_of_two_that_saw_the_same_newest_attempt_one_takes_the_next_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save = Save(tmp_path, 1, [0, 1, 2, 3, 4])
-    numbers: list[int] = []
-    threads = [threading.Thread(target=lambda: numbers.append(save.begin())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(numbers) == list(range(2, 10))
+    first = (save.paths.attempts / "1.json").read_bytes()
+    monkeypatch.setattr(chain, "newest_attempt", lambda paths: 0)  # as read before the other's file was there
+    assert save.begin("step-00000010.1") == 2
+    assert (save.paths.attempts / "1.json").read_bytes() == first
 
 
 CUTS = [0, 8192, 12288, 16384, 20480]

@@ -129,7 +129,10 @@ def test_a_save_is_committed_and_whole(world: World) -> None:
     [*itertools.product(PROTOCOL, (0, 1)), *((point, 0) for point in COMMITTING)],
 )
 def test_writer_killed_at_every_point(world: World, point: str, rank: int) -> None:
-    """The newest whole generation stays loadable, and the run goes on under a new attempt."""
+    """The newest whole generation stays loadable, and the run goes on under a new attempt.
+
+    Also transformers PR#35580: the highest number was taken with half of its shards.
+    """
     world.save(10)
     faults.arm(world.paths, StorageFault("die", point, "kill", rank=rank, from_step=20, saves=1))
     outcomes = world.save(20, timeout_s=1.0)
@@ -186,7 +189,10 @@ def test_slow_fsync_delays_the_commit_and_nothing_else(world: World) -> None:
 
 
 def test_rank_0_names_the_rank_it_misses(world: World) -> None:
-    """marin#8534, OLMo-core PR#428: a barrier without timeout and names stopped 704 GPUs for 4.5 hours."""
+    """marin#8534, OLMo-core PR#428: a barrier without timeout and names stopped 704 GPUs for 4.5 hours.
+
+    orbax#392: a fifth of all saves hung.
+    """
     outcome = world.save(10, timeout_s=0.5, ranks=(0,))[0]
     assert outcome is not None and "from ranks [1] within 0.5 s" in outcome.error
     assert world.newest is None
@@ -293,13 +299,32 @@ def test_damage_is_found_and_named(world: World, kind: faults.Damage) -> None:
 
 
 def test_retention_never_counts_what_is_damaged(world: World) -> None:
-    """marin#5386: 8,000 steps lost. Megatron-Bridge PR#4678: retention deleted the only complete one."""
+    """marin#5386: 8,000 steps lost, for want of a second good one."""
     for step in (10, 20, 30):
         world.save(step)
     faults.damage(world.paths, Position(1, 30), "truncate", rank=1)
     assert world.save(40)[0].ok  # type: ignore[union-attr]
     whole = [p.step for p in committed(world.paths) if not verify_generation(world.paths.checkpoints / p.name)]
     assert whole == [10, 20, 40], "three whole ones stay; step 30 neither counts nor pushes one out"
+
+
+def test_retention_counts_no_save_under_way(world: World) -> None:
+    """Megatron-Bridge PR#4678, #5184, #4820; miles#1763: the last complete one went for one not yet written."""
+    world.keep = 2
+    for step in (10, 20):
+        world.save(step)
+    faults.arm(world.paths, StorageFault("late", "gathered", "delay", delay_s=1.0, from_step=30, saves=1))
+    writers = [fork.Process(target=_life, args=(request,)) for request in world.requests(30)]
+    for process in writers:
+        process.start()
+    time.sleep(0.3)
+    assert not prune(world.paths, 2, 0)
+    assert committed(world.paths) == [Position(1, 10), Position(1, 20)]
+    for process in writers:
+        process.join(20)
+    assert committed(world.paths) == [Position(1, 20), Position(1, 30)], (
+        "the oldest goes after the new one has come"
+    )
 
 
 def test_retention_after_a_failed_save_keeps_the_last_good_one(world: World) -> None:

@@ -7,38 +7,42 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainer.checkpoint.chain import Position, candidates
 from trainer.checkpoint.faults import StorageFault, arm
-from trainer.checkpoint.verify import verify_generation
 
 pytestmark = pytest.mark.integration
 
 EVERY_3 = {"persist_every": 3}
 EVERY_2 = {"persist_every": 2}
+READING = {"writer": "sync"}
+"""For launches that save nothing: they need no writer process."""
 
 
 def test_killed_run_goes_on_bit_for_bit_from_memory_and_from_storage(run: Any, make_run: Any) -> None:
-    """Also KempnerForge#59 (right the first time, wrong the second), #114 (AdamW not bit-exact)."""
-    clean = make_run().run(["start"], ["train", 12], ["rng"])
-    run.run(["start"], ["train", 7], ["drain"], ["kill", -1], config=EVERY_3)
+    """Also KempnerForge#59 (right the first time, wrong the second), KempnerForge#114 (AdamW not bit-exact),
+    Megatron-LM PR#6858, miles PR#3187 (rank 0's RNG on all), Megatron-Bridge PR#5255 (it moves after the restore),
+    pytorch#120356, #146566, torchtitan#799 (values that differ between ranks)."""
+    clean = make_run().run(["start"], ["train", 9], ["rng"], ["train", 12], ["rng"], config=READING)
+    run.run(["start"], ["train", 7], ["drain"], ["kill", -1], config=EVERY_3, spawn_writer=True)
     second = run.run(["start"], ["train", 10], ["drain"], ["kill", -1], config=EVERY_3)
     assert second.one("open", "tier") == "memory" and second.one("open", "step") == 6
     run.forget_memory()
-    third = run.run(["start"], ["train", 12], ["finish"], ["rng"], config=EVERY_3)
+    third = run.run(["start"], ["rng"], ["train", 12], ["finish"], ["rng"], config=EVERY_3)
     assert third.one("open", "tier") == "storage" and third.one("open", "generation") == "step-00000009.2"
     assert third.one("trained", "state") == clean.one("trained", "state")
-    rng = [{said["rank"]: said["value"] for said in ranks.all("rng")} for ranks in (clean, third)]
-    assert rng[0] == rng[1] and rng[0][0] != rng[0][1]
+    rng = [[(said["rank"], said["value"]) for said in ranks.all("rng")] for ranks in (clean, third)]
+    assert rng[0] == rng[1], "right after the restore, and at the end"
+    assert len({str(value) for _, value in rng[0]}) == 4, "each rank has its own, and it moves"
     assert run.generations() == ["step-00000006.1", "step-00000009.2", "step-00000012.3"]
 
 
 def test_any_damage_sends_all_ranks_to_the_previous_generation(run: Any) -> None:
-    """e2: plain DCP loads a flipped byte without a word, and has no fallback for the rest."""
+    """e2: plain DCP loads a flipped byte without a word, and has no fallback for the rest. Megatron-LM#5281 (what
+    was put together was never checked), pytorch PR#193909 (ranks read more than is stored)."""
     kinds = ["flip", "truncate", "remove", "empty", "unreadable", "torn-commit", "stale", "foreign-metadata"]
     orders: list[list[Any]] = [["start"], ["train", 4], ["drain"]]
     for n, kind in enumerate(kinds):
@@ -57,7 +61,8 @@ def test_any_damage_sends_all_ranks_to_the_previous_generation(run: Any) -> None
 
 
 def test_fifty_saves_and_ten_restarts_leave_nothing_behind(run: Any) -> None:
-    """e5 (every save after a restart raised), pytorch#170163, NVRx PR#112, ami-data-companion#140: flat counts."""
+    """e5 (every save after a restart raised), pytorch#170163, PR#131270, NVRx PR#112, Megatron-LM#2774 (memory),
+    ami-data-companion#140, olmoearth#563 (shared memory, semaphores): flat counts."""
     orders: list[list[Any]] = [["start"], ["train", 5], ["drain"], ["counts"]]
     for n in range(2, 12):
         orders += [["abort"], ["start"], ["train", 5 * n], ["drain"], ["counts"]]
@@ -67,7 +72,7 @@ def test_fifty_saves_and_ten_restarts_leave_nothing_behind(run: Any) -> None:
     for rank in (0, 1):
         counts = [said for said in ranks.all("counts") if said["rank"] == rank]
         assert counts[-1]["files"] <= max(said["files"] for said in counts[:5]) + 6
-        for key in ("threads", "shm", "writer"):
+        for key in ("threads", "shm", "semaphores", "writer"):
             assert counts[-1][key] == counts[3][key], (key, counts[3][key], counts[-1][key])
         assert counts[-1]["rss_kib"] - counts[3]["rss_kib"] < 4096
     assert run.events("attempt_opened")[-1]["attempt"] == 11
@@ -107,11 +112,14 @@ def test_stop_is_agreed_and_saved_during_another_save(run: Any) -> None:
 
 
 def test_stop_without_enough_time_says_what_a_resume_will_find(run: Any) -> None:
-    """pytorch#68258: the grace period is shorter than the save."""
+    """pytorch#68258: the grace period is shorter than the save. All ranks say what was chosen."""
     arm(run.paths, StorageFault("slow", "fsync", "delay", delay_s=6.0, from_step=4))
     ranks = run.run(["start"], ["train", 2], ["drain"], ["train", 5], ["finish", 1.0], config=EVERY_2)
     assert ranks.one("finished", "committed") is False
     assert run.generations() == ["step-00000002.1"]
+    logs = {said["rank"]: said["text"] for said in ranks.all("log") if "suffice" in said["text"]}
+    chosen = "1 s did not suffice to commit step-00000005.1; a resumed run starts from step-00000002.1"
+    assert logs == {0: chosen, 1: chosen}
 
 
 def test_snapshots_between_persists_bound_what_a_kill_costs(run: Any) -> None:
@@ -148,7 +156,7 @@ def test_writer_killed_during_a_save_is_replaced(run: Any) -> None:
 def test_stuck_writer_is_ended_in_bounded_time(run: Any) -> None:
     """NVRx PR#373: a write that never returns blocked all ranks. SIGSTOP stands for it."""
     arm(run.paths, StorageFault("stop", "fsync", "stop", rank=0, saves=1))
-    config = {**EVERY_2, "commit_timeout_s": 5.0}
+    config = {**EVERY_2, "commit_timeout_s": 3.0}
     started = time.monotonic()
     ranks = run.run(["start"], ["train", 2], ["drain"], ["sleep", 1], ["train", 4], ["finish"], config=config)
     assert ranks.codes == [0, 0] and time.monotonic() - started < 90
@@ -158,17 +166,17 @@ def test_stuck_writer_is_ended_in_bounded_time(run: Any) -> None:
 
 def test_replaced_tensors_are_saved_not_the_old_ones(run: Any) -> None:
     """NeMo-RL#3312: checkpoints silently held the first save's weights; `set_state_dict` replaces moments."""
-    run.run(["start"], ["train", 2], ["drain"], ["replace_tensors"], ["train", 4], ["finish"], config=EVERY_2)
-    run.forget_memory()
-    again = run.run(["start"], config=EVERY_2)
-    saved = run.run(["start"], config=EVERY_2)
-    assert again.one("open", "state") == saved.one("open", "state")
-    assert again.one("open", "step") == 4
+    ranks = run.run(
+        ["start"], ["train", 2], ["drain"], ["replace_tensors"], ["train", 4], ["finish"], ["forget"], ["abort"],
+        ["start"], config=EVERY_2,
+    )  # fmt: skip
+    assert ranks.one("open", "tier") == "storage" and ranks.one("open", "step") == 4
+    assert ranks.one("open", "state") == ranks.one("finished", "state")
 
 
 def test_slow_storage_skips_saves_and_steps_go_on(run: Any) -> None:
     """llnl/scr#449 (fsync of 10 to 31 s), e7 (four snapshots in memory, then a hang)."""
-    arm(run.paths, StorageFault("slow", "fsync", "delay", delay_s=5.0, saves=1))
+    arm(run.paths, StorageFault("slow", "fsync", "delay", delay_s=2.0, saves=1))
     ranks = run.run(
         ["start"], ["train", 2], ["train", 12], ["counts"], ["finish"], config={**EVERY_2, "overlap": "skip"}
     )
@@ -185,36 +193,6 @@ def test_slow_storage_skips_saves_and_steps_go_on(run: Any) -> None:
 def test_the_other_writers_commit_and_load_the_same_state(run: Any, writer: str) -> None:
     """So that every arm of a comparison can be loaded back."""
     first = run.run(["start"], ["train", 4], ["finish"], config={**EVERY_2, "writer": writer})
-    again = run.run(["start"], config={"writer": writer})
+    again = run.run(["start"], config=READING)
     assert again.one("open", "state") == first.one("finished", "state")
     assert again.one("open", "generation") == "step-00000004.1"
-
-
-def test_saved_at_four_loads_at_one_two_three_and_eight(run: Any, tmp_path: Path) -> None:
-    """Equal state at every world size, bytes read within bounds; torch's own tools read the same files."""
-    options = {"width": 72}
-    saved = run.run(["start"], ["train", 2], ["finish"], ranks=4, **options)
-    directory = run.paths.checkpoints / candidates(run.paths)[0].name
-    assert not verify_generation(directory)
-    stored = sum(path.stat().st_size for path in directory.glob("*.distcp"))
-    for ranks in (1, 2, 3, 8):
-        loaded = run.run(["start"], ranks=ranks, config={"writer": "sync"}, **options)
-        assert loaded.one("open", "state") == saved.one("finished", "state"), ranks
-        read = [event["bytes"] for event in run.events("restored")][-ranks:]
-        # 2.103 at eight ranks: blocks are read whole, and this state is tiny
-        assert sum(read) <= 2.2 * stored, (ranks, sum(read) / stored)
-    assert_other_tools_read(directory, tmp_path)
-
-
-def assert_other_tools_read(directory: Path, tmp_path: Path) -> None:
-    import torch
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-    from torch.distributed.checkpoint.state_dict_loader import load
-
-    dcp_to_torch_save(directory, tmp_path / "all.pt")
-    whole = torch.load(tmp_path / "all.pt", weights_only=True)
-    assert whole["progress.step"] == 2 and whole["model.0.weight"].shape == (72, 72)
-    again = {"model.1.bias": torch.zeros(72), "rng.rank3.cpu": torch.zeros_like(whole["rng.rank3.cpu"])}
-    load(again, storage_reader=FileSystemReader(directory), no_dist=True)
-    assert torch.equal(again["model.1.bias"], whole["model.1.bias"])

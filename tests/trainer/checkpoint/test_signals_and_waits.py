@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -66,44 +67,45 @@ def _wait(store: Store) -> None:
         store.wait(["never"], timedelta(seconds=3))
 
 
-RANK = """
-import multiprocessing, signal, time
+RANKS = """
+import multiprocessing, os, signal, sys, time
 from trainer.process import run_to_the_end
 
 def deaf():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(60)
 
-def main():
+def main(end):
     child = multiprocessing.get_context("fork").Process(target=deaf, daemon=True)
     child.start()
-    time.sleep(0.5)
-    {end}
+    print(child.pid, flush=True)
+    time.sleep(0.2)
+    exec(end)
 
-run_to_the_end(main)
+for end in sys.argv[1:]:
+    if not os.fork():
+        os.dup2(1, 2)
+        run_to_the_end(lambda: main(end) or 0)
+    print("code", os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
+ENDS = [
+    ("raise ValueError('no such step')", 1, "ValueError: no such step"),
+    ("raise SystemExit(93)", 93, ""),
+    ("raise SystemExit('no such file')", 1, "no such file"),
+    ("pass", 0, ""),
+]
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "says"),
-    [
-        ("raise ValueError('no such step')", 1, "ValueError: no such step"),
-        ("raise SystemExit(93)", 93, ""),
-        ("raise SystemExit('no such file')", 1, "no such file"),
-        ("return 0", 0, ""),
-    ],
-)
-def test_a_rank_ends_though_its_writer_does_not(end: str, code: int, says: str) -> None:
+def test_ranks_end_though_their_writers_do_not() -> None:
     """multiprocessing joins its children without a bound, and writers ignore SIGTERM."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", RANK.replace("{end}", end)],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        cwd=Path(__file__).parents[3],
-    )
-    try:
-        assert child.wait(45) == code
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-    assert child.stderr is not None and says in child.stderr.read()
+    command = [sys.executable, "-c", RANKS, *(end for end, _, _ in ENDS)]
+    said = subprocess.run(
+        command, capture_output=True, text=True, timeout=55, cwd=Path(__file__).parents[3]
+    ).stdout
+    parts = said.split("code ")
+    assert len(parts) == len(ENDS) + 1, said
+    for number, (_, code, says) in enumerate(ENDS):
+        deaf = int(parts[number].splitlines()[1 if number else 0])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(deaf, signal.SIGKILL)
+        assert says in parts[number] and parts[number + 1].split()[0] == str(code), said
