@@ -123,6 +123,28 @@ def test_a_lambda_stands_in_the_vpc_only_where_the_endpoint_demands_it(matrix: M
         assert in_vpc <= {environment.endpoint != "public"}, environment.name
 
 
+CALLED = {
+    "ecr.api", "ecr.dkr", "ec2", "eks", "eks-auth", "sts", "logs", "monitoring", "fsx", "autoscaling",
+}  # fmt: skip
+
+
+def test_a_network_without_a_way_out_has_an_endpoint_for_all_that_is_called(matrix: Matrix) -> None:
+    """Report: aws-cdk#6642: a function that reaches nothing ends in a timeout, an hour into a deployment."""
+    for environment, templates in matrix.each():
+        found = [resource["Properties"] for _, resource in templates.of_type("AWS::EC2::VPCEndpoint")]
+        kinds = [properties.get("VpcEndpointType") for properties in found]
+        names = {str(properties["ServiceName"]).rpartition(f"{environment.region}.")[2] for properties in found}
+        closed = environment.network.egress == "endpoints"
+        in_vpc = environment.plugins == "by-stack" and environment.endpoint != "public"
+        wanted = (
+            CALLED | ({"lambda"} if in_vpc else set()) | ({"secretsmanager"} if environment.secrets else set())
+        )
+        assert kinds.count("Gateway") == 1, environment.name
+        assert names >= (wanted if closed else set()), environment.name
+        assert kinds.count("Interface") == (len(wanted) if closed else 0), environment.name
+        assert bool(list(templates.of_type("AWS::EC2::NatGateway"))) != closed, environment.name
+
+
 def test_efa_rules_do_not_depend_on_the_kubernetes_version(matrix: Matrix) -> None:
     """Reports: eksctl#8509, eksctl#8554: EKS' own group has EFA egress from 1.33 on, for some nodes only."""
     rules = {
