@@ -344,12 +344,12 @@ class VpcEndpoint(ResourceModel):
     def update(self, ctx: Context) -> Attributes:
         """Changes tables, subnets, groups, policy and tags."""
         more: dict[str, Any] = {}
-        for name, verb in (("RouteTableIds", "RouteTableIds"), ("SubnetIds", "SubnetIds")):
+        for name in ("RouteTableIds", "SubnetIds", "SecurityGroupIds"):
             before, after = set(ctx.old.get(name, ())), set(ctx.properties.get(name, ()))
             if after - before:
-                more[f"Add{verb}"] = sorted(after - before)
+                more[f"Add{name}"] = sorted(after - before)
             if before - after:
-                more[f"Remove{verb}"] = sorted(before - after)
+                more[f"Remove{name}"] = sorted(before - after)
         if ctx.properties.get("PolicyDocument") != ctx.old.get("PolicyDocument"):
             more["PolicyDocument"] = json.dumps(ctx.properties.get("PolicyDocument"))
         if more:

@@ -7,7 +7,7 @@ from typing import Any
 from moto.ec2.models import EC2Backend
 
 from ops.local.aws.services import interfaces
-from ops.local.aws.services.mending import mend
+from ops.local.aws.services.mending import Method, mend
 from ops.local.aws.settings import LIVE
 
 
@@ -27,7 +27,24 @@ def install() -> None:
         return made
 
     mend(EC2Backend, "delete_vpc_endpoints", delete_vpc_endpoints)
+    mend(EC2Backend, "modify_vpc_endpoint", _modify)
     mend(EC2Backend, "create_subnet", create_subnet)
+
+
+def _modify(
+    self: Any, vpc_id: str, policy_doc: str, *, original: Method = EC2Backend.modify_vpc_endpoint, **changes: Any
+) -> None:
+    """Tables that come and go get and lose the route too, or the endpoint could not be deleted later."""
+    endpoint = self.describe_vpc_endpoints(vpc_end_point_ids=[vpc_id])[0]
+    before = list(endpoint.route_table_ids or [])
+    original(self, vpc_id, policy_doc, **changes)
+    after, prefix_list = list(endpoint.route_table_ids or []), endpoint.destination_prefix_list_id
+    if prefix_list is None:
+        return
+    for table in (t for t in after if t not in before):
+        self.create_route(table, None, gateway_id=vpc_id, destination_prefix_list_id=prefix_list)
+    for table in (t for t in before if t not in after):
+        self.delete_route(table, prefix_list)
 
 
 def _guardduty(backend: Any, vpc_id: str, subnet_id: str) -> None:
