@@ -129,8 +129,9 @@ class Rank:
         state = ModuleState(self.model, self.optimizer, self.rank, lambda: self.done, self._set_done)
         timeout_s = self.options.get("control_timeout_s", self.options.get("timeout_s", 120))
         self.control = PlainControl.make(self._store(), f"control.{prefix}", timeout_s)
+        if "lost_in_open" in self.options:
+            dist.barrier()  # the group itself is whole
         if self.options.get("lost_in_open") == self.rank:
-            self.say("lost")
             os.kill(os.getpid(), signal.Signals[self.options["signal"]])
         started = time.monotonic()
         try:

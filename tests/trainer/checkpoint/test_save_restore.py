@@ -176,7 +176,7 @@ def test_replaced_tensors_are_saved_not_the_old_ones(run: Any) -> None:
 
 def test_slow_storage_skips_saves_and_steps_go_on(run: Any) -> None:
     """llnl/scr#449 (fsync of 10 to 31 s), e7 (four snapshots in memory, then a hang)."""
-    arm(run.paths, StorageFault("slow", "fsync", "delay", delay_s=2.0, saves=1))
+    arm(run.paths, StorageFault("slow", "fsync", "delay", delay_s=1.0, saves=1))
     ranks = run.run(
         ["start"], ["train", 2], ["train", 12], ["counts"], ["finish"], config={**EVERY_2, "overlap": "skip"}
     )
