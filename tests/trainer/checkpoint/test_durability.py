@@ -35,6 +35,8 @@ class Disk:
     dirty: set[int] = field(default_factory=set)
     entries: dict[Path, dict[str, int]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    synced: list[Path] = field(default_factory=list)
+    """Directories since the last name that appeared."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lists(self, path: Path) -> bool:
@@ -68,11 +70,13 @@ class Recorder(PosixStorage):
     def fsync_directory(self, path: Path) -> None:
         super().fsync_directory(path)
         with self.disk.lock:
+            self.disk.synced.append(path)
             self.disk.entries[path] = {entry.name: entry.inode() for entry in os.scandir(path)}
 
     def rename(self, source: Path, target: Path) -> None:
         with self.disk.lock:
             self._about_to_appear(source, target)
+            self.disk.synced = []
         super().rename(source, target)
 
     def _about_to_appear(self, source: Path, target: Path) -> None:
@@ -93,6 +97,8 @@ class Recorder(PosixStorage):
         with self.disk.lock:
             for file in path.glob(due) if due else ():
                 self.disk.demand(file, f"once {point}")
+            if point == "committed" and self.disk.synced != [path, path.parent]:
+                self.disk.problems.append(f"after the commit: synced {self.disk.synced}")
 
 
 class Save:
