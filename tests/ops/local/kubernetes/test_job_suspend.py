@@ -136,7 +136,8 @@ def test_deadline_and_suspend_with_the_gates_of_1_34(scenario: Scenario) -> None
     assert set(scenario.conditions()) == {"Suspended"}
     scenario.patch(suspend=False)
     scenario.wait_for("Failed", 2)
-    assert (scenario.conditions()["FailureTarget"], scenario.conditions()["Failed"]) == (DEADLINE, DEADLINE)
+    suspended = ("JobSuspended", "Job suspended")  # an end leaves it as it was
+    assert scenario.conditions() == {"Suspended": suspended, "FailureTarget": DEADLINE, "Failed": DEADLINE}
     assert about(scenario.condition_at("FailureTarget"), 27)
     assert about(scenario.condition_at("Failed"), 27)
     assert scenario.pods() == []
@@ -152,6 +153,19 @@ def test_a_pause_shorter_than_the_deadline_gives_the_whole_budget_again(scenario
     scenario.patch(suspend=False)
     scenario.wait_for("FailureTarget")
     assert about(scenario.condition_at("FailureTarget"), 36)
+
+
+@BOTH_SIDES
+def test_a_success_that_is_met_is_not_suspended(scenario: Scenario, before_1_36: bool) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"""
+    scenario.start(BASE, term=(10, 143))
+    for index in range(2):
+        scenario.exit(index, 0)
+    scenario.wait_for("SuccessCriteriaMet")
+    scenario.patch(suspend=True)
+    scenario.run(1)
+    assert set(scenario.conditions()) == {"SuccessCriteriaMet"}
+    scenario.wait_for("Complete", 20)
 
 
 def _suspend_with_93(scenario: Scenario, linger_s: float) -> None:
