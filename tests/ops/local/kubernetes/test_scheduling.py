@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ops.local.kubernetes import scheduler
-from ops.local.kubernetes.kinds import EVENT, POD
-from ops.local.kubernetes.nodes import NodeSpec, TaintManager, node_object
-from ops.local.kubernetes.objects import condition, is_terminating
+from ops.local.kubernetes.kinds import EVENT, NODE, POD
+from ops.local.kubernetes.nodes import NodeMonitor, NodeSpec, TaintManager, node_object
+from ops.local.kubernetes.objects import condition, condition_is, is_terminating
 from ops.local.kubernetes.store import Ref, Store
 
 pytestmark = pytest.mark.unit
@@ -276,3 +276,22 @@ def test_a_pod_is_driven_away_once(nodes: Nodes, monkeypatch: pytest.MonkeyPatch
     version = nodes.store.version
     manager.step()
     assert nodes.store.version == version
+
+
+@pytest.mark.parametrize(
+    "taint", [MAINTENANCE | {"effect": "NoExecute"}, {"key": UNREACHABLE, "effect": "NoSchedule"}]
+)
+def test_a_node_never_heard_of_is_lost_after_its_time_whatever_taints_it_has(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, taint: Fields
+) -> None:
+    """https://kubernetes.io/docs/concepts/architecture/nodes/#node-controller"""
+    now_s = 1_800_000_000.0
+    monkeypatch.setattr("time.time", lambda: now_s)
+    nodes.node("a", taints=(taint,))
+    monitor = NodeMonitor(nodes.store, 1.0)
+    for ready in (True, True, False):
+        monitor.step()
+        assert condition_is(nodes.store.get(Ref(NODE, None, "a")), "Ready") == ready
+        now_s += 30
+    taints = nodes.store.get(Ref(NODE, None, "a"))["spec"]["taints"]
+    assert (UNREACHABLE, "NoExecute") in {(t["key"], t["effect"]) for t in taints}
