@@ -209,7 +209,7 @@ def join(prefix: str, timeout_s: float = 60, ranks: int = 2) -> None:
     store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), None, False, timedelta(seconds=30))
     rank, timeout = int(os.environ["RANK"]), timedelta(seconds=timeout_s)
     dist.init_process_group(
-        "gloo", store=dist.PrefixStore(prefix, store), rank=rank, world_size=2, timeout=timeout
+        "gloo", store=dist.PrefixStore(prefix, store), rank=rank, world_size=ranks, timeout=timeout
     )
 
 
