@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import traceback
 from collections.abc import Iterator
@@ -131,6 +132,8 @@ class Attempt:
         """After a step: save if that was decided, and write what is known of the steps before."""
         before_s = time.monotonic()
         self.process.strike(Phase.SAVE, number)
+        if self.config.optimizer.non_finite == "stop" and self.engine.saves_after(number):
+            self._refuse_non_finite(number, self.stepper.newest_grad_norm())
         with self._ending_if_saves_fail(number):
             self.engine.after_step(number)
         self.process.starts_without_step = 0
@@ -150,8 +153,14 @@ class Attempt:
                 self._step_times.add(record.end_s - record.start_s)
             if record.step % self.config.loop.log_every == 0:
                 log.info(self._line(record))
-            if not record.finite and self.config.optimizer.non_finite == "stop":
-                raise NonFiniteError(f"step {record.step}: gradient norm {record.grad_norm}")
+            if self.config.optimizer.non_finite == "stop":
+                self._refuse_non_finite(record.step, record.grad_norm)
+
+    @staticmethod
+    def _refuse_non_finite(number: int, grad_norm: float) -> None:
+        """End the attempt. Before a save that would be loaded again, and otherwise a step late, without a wait."""
+        if not math.isfinite(grad_norm):
+            raise NonFiniteError(f"step {number}: gradient norm {grad_norm}")
 
     def _line(self, record: step.StepRecord) -> str:
         seconds = record.end_s - record.start_s

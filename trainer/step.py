@@ -112,6 +112,13 @@ class Stepper:
         newest = self._pending[-1]
         newest.end_s, newest.blocked_s, newest.saving = time.monotonic(), blocked_s, saving
 
+    def newest_grad_norm(self) -> float:
+        """Of the step just run; waits for it."""
+        newest = self._pending[-1]
+        if newest.done is not None:
+            newest.done.synchronize()
+        return float(newest.values[1])
+
     def records(self, *, keep: int) -> Iterator[StepRecord]:
         """Records of closed steps, waiting for the values of all but the newest `keep`.
 

@@ -190,6 +190,10 @@ class CheckpointEngine:
         """Keep the optimizer from changing what is still being copied: a wait on the GPU, none on the host."""
         self._backend.guard()
 
+    def saves_after(self, step: int) -> bool:
+        """Whether the state after `step` will be saved, as far as `decide` has been told."""
+        return self._open_board()[0].of(step).saves
+
     def after_step(self, step: int) -> None:
         """Launch the save that was decided for this step. Raises SavesFailingError, on all ranks at this step."""
         board, _ = self._open_board()

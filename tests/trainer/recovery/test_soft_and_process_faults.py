@@ -56,8 +56,11 @@ def test_a_gradient_that_is_not_finite_is_left_out(start: StartJob) -> None:
 def test_a_gradient_that_is_not_finite_stops_the_attempt_if_so_set(
     start: StartJob, undisturbed: dict[str, Any]
 ) -> None:
-    job = start(config(optimizer={"non_finite": "stop"}), faults=[fault("nan", 12)])
+    """Also at a step that is saved: the state without its update must not be loaded again."""
+    faults = [fault("nan", 12), fault("nan", 20), fault("nan", STEPS)]
+    job = start(config(optimizer={"non_finite": "stop"}), faults=faults)
     ended_well(job, undisturbed)
+    assert len(job.records("fault_injected")) == 3
 
 
 @pytest.mark.long

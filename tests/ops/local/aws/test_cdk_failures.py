@@ -18,7 +18,7 @@ from ops.local.aws.settings import Failure, Settings
 from ops.local.aws.testing import TIME_SCALE, World
 from ops.local.aws.testing import templates as t
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 
 LIMIT_S = 300
 
