@@ -15,9 +15,9 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class Settings(BaseModel):
-    """Base of every settings class: immutable, unknown keys refused, docstrings become descriptions."""
+    """Base of every settings class: immutable, unknown keys and `.inf` refused, docstrings become descriptions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class ModelConfig(Settings):

@@ -13,6 +13,7 @@ import pytest
 from small_jobs import STEPS, StartJob, config, ended_well, fault
 
 pytestmark = pytest.mark.integration
+LONG = pytest.mark.long
 
 
 def test_sigkill_then_exception(start: StartJob, undisturbed: dict[str, Any]) -> None:
@@ -32,7 +33,9 @@ def test_rank_0_may_die(start: StartJob, undisturbed: dict[str, Any]) -> None:
     ended_well(job, undisturbed)
 
 
-@pytest.mark.parametrize("kind", ["collective_hang", pytest.param("sigstop", marks=pytest.mark.long), "gil_hang"])
+@pytest.mark.parametrize(
+    "kind", ["gil_hang", *(pytest.param(k, marks=LONG) for k in ("collective_hang", "sigstop"))]
+)
 def test_a_hang_is_noticed(start: StartJob, undisturbed: dict[str, Any], kind: str) -> None:
     job = start(faults=[fault(kind, 16, rank=1)])
     ended_well(job, undisturbed)
@@ -45,6 +48,7 @@ def test_everything_recovers_without_the_in_process_layer(start: StartJob, undis
     assert len({record["attempt"] for record in job.records("restored")}) == 3
 
 
+@pytest.mark.long
 def test_a_gradient_that_is_not_finite_is_left_out(start: StartJob) -> None:
     job = start(faults=[fault("nan", 12)])
     assert set(job.wait(120).values()) == {0}, job.logs()
