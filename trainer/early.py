@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 import importlib
 
-HEAVY = ("torch", "torch.distributed.fsdp", "nvidia_resiliency_ext.inprocess")
+HEAVY = ("torch", "torch.distributed.fsdp", "torch._dynamo", "nvidia_resiliency_ext.inprocess")
+"""`fully_shard` would import torch._dynamo when it is first called."""
 
 
 def import_quickly() -> None:
