@@ -12,7 +12,7 @@ from trainer.attempt import Attempt
 from trainer.faults.schema import Phase
 from trainer.process import Ended, Process, run_to_the_end
 from trainer.resilience.in_process import wrap
-from trainer.resilience.peers import peer_is_gone
+from trainer.resilience.peers import await_word, peer_is_gone
 
 
 def train(attempt: Attempt) -> Ended:
@@ -39,6 +39,8 @@ def run(process: Process, iteration: int) -> Ended:
             return train(attempt)
     except RuntimeError as error:
         if peer_is_gone(error):
+            if process.config.recovery.in_process:
+                await_word()
             process.exit_at_once(error)
         raise
 
