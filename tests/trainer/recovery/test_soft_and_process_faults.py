@@ -18,7 +18,9 @@ LONG = pytest.mark.long
 
 def test_sigkill_then_exception(start: StartJob, undisturbed: dict[str, Any]) -> None:
     """ft_launcher recovers the first, the in-process layer the second."""
-    job = start(faults=[fault("sigkill", 18, rank=1), fault("exception", 27, rank=0)])
+    # The writer still imports torch while the first steps run: step 18 must not come before step 10 is saved.
+    slowly = fault("slow_rank", 1, duration_s=0.5, num_steps=18)
+    job = start(faults=[slowly, fault("sigkill", 18, rank=1), fault("exception", 27, rank=0)])
     ended_well(job, undisturbed)
     opened = {record["attempt"]: record["step"] for record in job.records("restored")}
     assert len(opened) == 3 and opened[1] == 0 and opened[2] >= 10 and opened[3] >= opened[2]
