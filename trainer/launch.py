@@ -51,7 +51,6 @@ class Launch:
         self._ledger = Ledger(context.paths.events, "launch", pod=context.pod, node=context.node)
         self._child: subprocess.Popen[str] | None = None
         self._terminated = False
-        self._begun_ns: dict[Path, int] = {}
         self._endpoint = _option(arguments, "--rdzv-endpoint")
         self._verdicts = (context.paths.verdicts, context.shm / "verdicts")
         signal.signal(signal.SIGTERM, self._forward)
@@ -74,7 +73,7 @@ class Launch:
 
     def _start(self, number: int) -> Conclusion:
         self._ledger.write(Event.LAUNCH_STARTED, start=number)
-        self._begun_ns = {directory: verdict.file_clock_ns(directory) for directory in self._verdicts}
+        begun_ns = {directory: verdict.file_clock_ns(directory) for directory in self._verdicts}
         environment = {**os.environ, "STEADFAST_STORE_ENDPOINT": self._endpoint}
         self._child = subprocess.Popen(
             [*LAUNCHER, *self._arguments],
@@ -91,7 +90,7 @@ class Launch:
         watch = StoreWatch(self._endpoint, partial(self._store_is_silent, self._child))
         returncode = self._child.wait()
         watch.close()
-        found = self._verdict()
+        found = verdict.find(self._verdicts, self._context.pod, newer_than_ns=begun_ns)
         conclusion = self._conclude(returncode, found)
         self._ledger.write(
             Event.LAUNCH_ENDED,
@@ -131,9 +130,6 @@ class Launch:
             if event := event_in(line):
                 name, fields = event
                 self._ledger.write(name, **fields)
-
-    def _verdict(self) -> verdict.Verdict | None:
-        return verdict.find(self._verdicts, self._context.pod, newer_than_ns=self._begun_ns)
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         self._terminated = True

@@ -61,7 +61,7 @@ def conclude(context: PodContext, store: int, monkeypatch: pytest.MonkeyPatch) -
         script.write_text("RUN = " + repr(str(context.paths.root)) + "\n" + textwrap.dedent(program))
         monkeypatch.setattr(launch, "LAUNCHER", (sys.executable, str(script)))
         config = TrainConfig.model_validate(
-            {"loop": {"steps": steps}, "recovery": {"gang_restarts": gang_restarts, "rendezvous_timeout_s": 1}}
+            {"loop": {"steps": steps}, "recovery": {"gang_restarts": gang_restarts}}
         )
         return launch.Launch(context, config, ["--rdzv-endpoint", f"127.0.0.1:{store}"]).run()
 

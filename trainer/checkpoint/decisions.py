@@ -95,7 +95,7 @@ class Board:
         """Rank 0, from a helper thread. Raises RuntimeError when the store is gone."""
         self._store.set(_key(decision.step), decision.encode())
         if decision.step > KEPT_STEPS:
-            with contextlib.suppress(RuntimeError, NotImplementedError):
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # not every store deletes
                 self._store.delete_key(_key(decision.step - KEPT_STEPS))
 
     def of(self, step: int) -> Decision:

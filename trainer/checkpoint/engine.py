@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -46,8 +47,8 @@ log = logging.getLogger(__name__)
 
 ABORT_TIMEOUT_S = 10.0
 SLOT_GRACE_S = 5.0
-END_POLL_S = 0.02
 """A rank may learn a little later than rank 0 that its slot is free; beyond that its save fails."""
+END_POLL_S = 0.02
 
 
 class SavesFailingError(Exception):
@@ -253,11 +254,12 @@ class CheckpointEngine:
             control.store.set(key, outcome)
             return outcome
         deadline_s = time.monotonic() + max(left_s, 1.0)
-        while not control.store.check([key]):
-            if time.monotonic() > deadline_s:
-                return "late"
-            time.sleep(END_POLL_S)
-        return control.store.get(key).decode()
+        with contextlib.suppress(RuntimeError):  # the store may go while we ask: nobody will tell us then
+            while time.monotonic() < deadline_s:
+                if control.store.check([key]):
+                    return control.store.get(key).decode()
+                time.sleep(END_POLL_S)
+        return "late"
 
     @property
     def saving(self) -> bool:

@@ -10,7 +10,7 @@ import time
 from nvidia_resiliency_ext.inprocess.monitor_thread import RankShouldRestart
 
 WORD_S = 1.0
-"""A peer's monitors tell of its exception in 0.2 s, of its process's death in 0.5 s."""
+"""Several of the intervals at which NVRx's monitors look (in_process.py)."""
 
 # gloo's words when the other end of a socket is closed, and NCCL's when its proxy sees the same.
 _GONE = ("Connection reset by peer", "Connection closed by peer", "ncclRemoteError", "remote process exited")
