@@ -128,7 +128,7 @@ class Holdings:
     handles: int
     resident_bytes: int
     shared: int
-    """Files in the job's shared memory."""
+    """Files in the job's shared memory but its slots' records, two a rank: the second comes with step 20."""
 
 
 def holdings(job: pods.Job, attempt: int) -> Holdings:
@@ -143,7 +143,7 @@ def holdings(job: pods.Job, attempt: int) -> Holdings:
         sum(p.num_threads() for p in processes),
         sum(p.num_fds() for p in processes),
         sum(p.memory_info().rss for p in processes),
-        sum(1 for _ in job.shm.rglob("*")),
+        sum(1 for path in job.shm.rglob("*") if ".slot" not in path.name),
     )
 
 
