@@ -26,7 +26,7 @@ def attempts_without_progress(paths: RunPaths) -> int:
 
 
 def last_error(paths: RunPaths) -> str:
-    """Step, rank and words of the newest error that a rank wrote before it went down."""
+    """Step, rank and words of the error that ended the newest attempt: its first, the others follow from it."""
     errors = [
         record
         for record in read_ledger(paths.events)
@@ -35,7 +35,12 @@ def last_error(paths: RunPaths) -> str:
     if not errors:
         return "none was written (the process was killed)"
     newest = max(errors, key=lambda record: record["wall_s"])
-    return f"step {newest['step']}, rank {newest['rank']}: {newest['detail']}"
+    if newest.get("attempt") is None:  # before an attempt was opened: nothing tells starts apart
+        together = [newest]
+    else:
+        together = [record for record in errors if record.get("attempt") == newest["attempt"]]
+    first = min(together, key=lambda record: record["wall_s"])
+    return f"step {first['step']}, rank {first['rank']}: {first['detail']}"
 
 
 def write_completion(paths: RunPaths, values: dict[str, Any]) -> None:
