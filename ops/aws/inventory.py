@@ -106,19 +106,26 @@ def _all(client: Any, operation: str, listed: str, tag: dict[str, Any], vpcs: li
 
 def _log_groups(aws: Aws) -> Iterator[Item]:
     name = aws.environment.name
-    for prefix in (f"/aws/eks/{name}/", f"/steadfast/{name}/", function_logs(aws)):
-        for found in log_groups(aws, prefix):
-            yield Item("log group", found)
+    for found in (
+        *_log_groups_of(aws, f"/aws/eks/{name}/"),
+        *_log_groups_of(aws, f"/steadfast/{name}/"),
+        *function_log_groups(aws),
+    ):
+        yield Item("log group", found)
 
 
-def function_logs(aws: Aws) -> str:
-    """How the names of log groups begin that the cluster stack's functions write to. A function that writes while
-    its stack is deleted makes its group anew, outside CloudFormation."""
-    return f"/aws/lambda/{aws.environment.name}-cluster-"
+def function_log_groups(aws: Aws) -> list[str]:
+    """Log groups that the cluster stack's functions write to.
+
+    A function that writes while its stack is deleted makes its group anew, outside CloudFormation. The name alone
+    tells whose it is: `a-cluster-b-cluster-…` belongs to an environment `a-cluster-b`, not to `a`.
+    """
+    stack_prefix = f"/aws/lambda/{aws.environment.name}-cluster"
+    found = _log_groups_of(aws, f"{stack_prefix}-")
+    return [name for name in found if "-cluster-" not in name.removeprefix(stack_prefix)]
 
 
-def log_groups(aws: Aws, prefix: str) -> list[str]:
-    """Names of log groups that begin so."""
+def _log_groups_of(aws: Aws, prefix: str) -> list[str]:
     pages = aws.client("logs").get_paginator("describe_log_groups").paginate(logGroupNamePrefix=prefix)
     return [group["logGroupName"] for page in pages for group in page["logGroups"]]
 

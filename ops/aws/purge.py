@@ -7,7 +7,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from ops.aws.access import Aws, error_code
-from ops.aws.inventory import function_logs, log_groups
+from ops.aws.inventory import function_log_groups
 from ops.errors import CloudError
 
 BATCH = 1000
@@ -50,7 +50,7 @@ def delete_repository(aws: Aws) -> bool:
 
 def delete_function_logs(aws: Aws) -> int:
     """Log groups that belong to no stack any more; how many they were."""
-    names = log_groups(aws, function_logs(aws))
+    names = function_log_groups(aws)
     for name in names:
         aws.client("logs").delete_log_group(logGroupName=name)
     return len(names)

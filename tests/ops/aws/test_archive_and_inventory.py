@@ -134,9 +134,15 @@ def test_what_others_put_into_our_vpc_is_found(aws: Aws) -> None:
 def test_log_groups_that_no_stack_owns_are_found(aws: Aws) -> None:
     """The kubectl provider's functions make theirs when they first write, outside CloudFormation."""
     logs = aws.client("logs")
+    others = [
+        "/aws/lambda/smaller-cluster-Handler",
+        "/aws/lambda/small-cluster-cluster-Handler",  # of an environment `small-cluster`
+        "/aws/lambda/small-cluster-b-cluster-Handler",
+        "/aws/lambda/other",
+    ]
     ours = [f"/aws/lambda/small-cluster-KubectlProviderHandler-{number}" for number in range(60)]
     ours += ["/aws/eks/small/cluster", "/steadfast/small/flow-log"]
-    for name in [*ours, "/aws/lambda/smaller-cluster-Handler", "/aws/lambda/other"]:
+    for name in [*ours, *others]:
         logs.create_log_group(logGroupName=name)
     found = [item for item in inventory(aws) if item.kind == "log group"]
     assert sorted(item.id for item in found) == sorted(ours)
