@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import shutil
 import signal
@@ -16,103 +15,23 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from two_writers import COMMITTING, CUTS, PROTOCOL, World, assert_whole, fork, write_and_exit
 
 from trainer.checkpoint import faults, writer
-from trainer.checkpoint.chain import Position, candidates, committed, newest_attempt, take_attempt
+from trainer.checkpoint.chain import Position, candidates, committed, newest_attempt
 from trainer.checkpoint.faults import StorageFault
-from trainer.checkpoint.records import COMMIT, Attempt, Commit, Slot, ack_name, load
-from trainer.checkpoint.reports import Outcome, Phase, poll
-from trainer.checkpoint.retention import prune, sweep
+from trainer.checkpoint.records import COMMIT, Commit, ack_name, load
+from trainer.checkpoint.reports import Phase, poll
+from trainer.checkpoint.retention import prune
 from trainer.checkpoint.verify import verify_generation
-from trainer.checkpoint.writer import Request, handle
-from trainer.paths import RunPaths
+from trainer.checkpoint.writer import Request
 
 pytestmark = pytest.mark.integration
-
-WORLD = 2
-CUTS = [0, 40960, 49152, 53248]
-PROTOCOL = ("started", "mkdir", "made", "create", "write", "fsync", "close", "written", "rename", "acked")
-COMMITTING = ("gathered", "described", "fenced", "committed", "pruned")
-fork = multiprocessing.get_context("fork")
-
-
-class World:
-    """A run of two writers, driven step by step."""
-
-    def __init__(self, root: Path, keep: int = 3) -> None:
-        self.paths = RunPaths(root / "run")
-        self.paths.make()
-        self.scratch = root / "shm"
-        self.scratch.mkdir()
-        self.keep = keep
-        self.attempt, self.origin = 0, None
-        self.begin(None)
-
-    def begin(self, origin: Position | None) -> None:
-        """A new attempt from `origin`."""
-        name = origin.name if origin else None
-        record = Attempt(0, name, "storage" if name else "none", origin.step if origin else 0, WORLD, time.time())
-        self.attempt = take_attempt(self.paths, record).attempt
-        self.origin = name
-        sweep(self.paths)
-
-    def request(self, rank: int, step: int, attempt: int, origin: str | None, timeout_s: float = 20.0) -> Request:
-        position = Position(attempt, step)
-        arena = self.scratch / f"{position.name}.{rank}"
-        arena.write_bytes(os.urandom(1024) * (CUTS[-1] // 1024))
-        slot = Slot("r", "p", "b", rank, WORLD, attempt, step, "layout", CUTS, [])
-        return Request(
-            run_root=self.paths.root,
-            generation=position.name,
-            origin=origin,
-            arena=arena,
-            slot_at=0,
-            slot=slot,
-            slot_record=self.scratch / f"slot.{rank}.{step}.{attempt}.json",
-            outcome=self.scratch / f"outcome.{rank}.{position.name}",
-            persist=True,
-            metadata=b"m" * 100,
-            commit_timeout_s=timeout_s,
-            keep=self.keep,
-            keep_spaced=0,
-            write_threads=2,
-        )
-
-    def requests(self, step: int, timeout_s: float = 20.0) -> list[Request]:
-        return [self.request(rank, step, self.attempt, self.origin, timeout_s) for rank in range(WORLD)]
-
-    def save(self, step: int, timeout_s: float = 20.0, ranks: tuple[int, ...] = (0, 1)) -> list[Outcome | None]:
-        """Run the writers of one save to their ends; None for one that died."""
-        requests = [r for r in self.requests(step, timeout_s) if r.slot.rank in ranks]
-        processes = [fork.Process(target=_life, args=(request,)) for request in requests]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(30)
-            assert not process.is_alive(), "a writer hangs"
-        return [poll(request.outcome, Phase.DONE) for request in requests]
-
-    @property
-    def newest(self) -> Position | None:
-        return next(iter(candidates(self.paths)), None)
-
-
-def _life(request: Request) -> None:
-    writer._lane = None
-    handle(request)
-    writer._storage_lane().shutdown(wait=True)
-    os._exit(0)
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     yield World(tmp_path)
-
-
-def assert_whole(world: World) -> None:
-    """What has a commit record is whole: commit implies that all bytes are there."""
-    for position in committed(world.paths):
-        assert not verify_generation(world.paths.checkpoints / position.name), position
 
 
 def test_a_save_is_committed_and_whole(world: World) -> None:
@@ -202,7 +121,7 @@ def test_ghost_of_an_older_attempt_commits_nothing(world: World) -> None:
     """e6/e11: two orphans published a checkpoint 4 to 6 s after both trainers had died."""
     world.save(10)
     faults.arm(world.paths, StorageFault("late", "described", "delay", delay_s=1.0, rank=0, from_step=20, saves=1))
-    ghosts = [fork.Process(target=_life, args=(request,)) for request in world.requests(20)]
+    ghosts = [fork.Process(target=write_and_exit, args=(request,)) for request in world.requests(20)]
     for ghost in ghosts:
         ghost.start()
     time.sleep(0.5)
@@ -228,7 +147,7 @@ def test_commit_waits_for_acks_of_this_generation(world: World) -> None:
     """Megatron-Bridge#5842: leftovers of another save in the result queue."""
     world.save(10)
     request = world.request(0, 20, world.attempt, world.origin, timeout_s=1.0)
-    process = fork.Process(target=_life, args=(request,))
+    process = fork.Process(target=write_and_exit, args=(request,))
     process.start()
     time.sleep(0.3)
     foreign = world.paths.checkpoints / "step-00000010.1" / ack_name(1)
@@ -252,7 +171,7 @@ def test_a_generation_is_never_written_twice(world: World) -> None:
 def test_cancelled_save_stops_at_the_next_block(world: World) -> None:
     request = world.request(0, 10, world.attempt, world.origin)
     request.outcome.with_name(request.outcome.name + ".cancel").touch()
-    process = fork.Process(target=_life, args=(request,))
+    process = fork.Process(target=write_and_exit, args=(request,))
     process.start()
     process.join(10)
     outcome = poll(request.outcome, Phase.DONE)
@@ -314,7 +233,7 @@ def test_retention_counts_no_save_under_way(world: World) -> None:
     for step in (10, 20):
         world.save(step)
     faults.arm(world.paths, StorageFault("late", "gathered", "delay", delay_s=1.0, from_step=30, saves=1))
-    writers = [fork.Process(target=_life, args=(request,)) for request in world.requests(30)]
+    writers = [fork.Process(target=write_and_exit, args=(request,)) for request in world.requests(30)]
     for process in writers:
         process.start()
     time.sleep(0.3)
@@ -402,7 +321,7 @@ class Walk(RuleBasedStateMachine):
     @precondition(lambda self: self.ghosts)
     @rule()
     def ghost_comes_back(self) -> None:
-        processes = [fork.Process(target=_life, args=(request,)) for request in self.ghosts.pop()]
+        processes = [fork.Process(target=write_and_exit, args=(request,)) for request in self.ghosts.pop()]
         for process in processes:
             process.start()
         for process in processes:

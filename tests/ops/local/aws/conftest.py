@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from whole_stack import BASE, leftovers
 
 from ops.local.aws.local_aws import LocalAws
 from ops.local.aws.settings import Settings
@@ -20,6 +21,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     yield World(aws)
     aws.stop()
     assert not aws.is_running()
+
+
+@pytest.fixture(scope="module")
+def deployed(world: World) -> Iterator[World]:
+    """The whole stack, and at the end nothing of it."""
+    assert world.deploy("all", BASE) == "CREATE_COMPLETE", world.reasons("all", "CREATE_FAILED")
+    yield world
+    assert world.delete("all") == "DELETE_COMPLETE", world.reasons("all", "DELETE_FAILED")
+    assert leftovers(world) == {}
 
 
 @pytest.fixture(autouse=True)
