@@ -75,6 +75,7 @@ def launcher_command(environment: Environment, rendezvous_id: str) -> list[str]:
         *_flags(_detection_flags(recovery)),
         *_flags(_node_flags()),
         "-m",
+        "trainer.forked",
         "trainer.train",
     ]
 

@@ -158,6 +158,8 @@ class RecoveryConfig(Settings):
 
     in_process: bool = False
     """NVRx's in-process restart. NVIDIA deprecates it; without it ft_launcher recovers everything."""
+    fork_server: bool = True
+    """Ranks and ft_launcher are forked from a process of the pod that has done their imports."""
     max_restarts: PositiveInt = 100
     """Launcher restarts; lack of progress ends a loop before this count does."""
     gang_restarts: PositiveInt = 10

@@ -22,6 +22,7 @@ from typing import IO
 from trainer.config import TrainConfig
 from trainer.events import Event, Ledger
 from trainer.exit_codes import ExitCode
+from trainer.forkserver import OF_A_RANK, ForkServer
 from trainer.launcher_log import event_in
 from trainer.paths import PodContext
 from trainer.resilience import health, progress, verdict
@@ -29,7 +30,7 @@ from trainer.resilience.store_watch import StoreWatch, kill_tree
 
 log = logging.getLogger("steadfast.launch")
 
-LAUNCHER = (sys.executable, "-m", "nvidia_resiliency_ext.fault_tolerance.launcher")
+LAUNCHER = (sys.executable, "-m", "trainer.forked", "nvidia_resiliency_ext.fault_tolerance.launcher")
 NO_RESTART = 93
 """ft_launcher's own code for its no-progress rule (`--ft-no-restart-exit-code`)."""
 
@@ -46,8 +47,11 @@ class Conclusion:
 class Launch:
     """One pod's supervision of ft_launcher, over as many starts as it takes."""
 
-    def __init__(self, context: PodContext, config: TrainConfig, arguments: list[str]) -> None:
+    def __init__(
+        self, context: PodContext, config: TrainConfig, arguments: list[str], fork_server: ForkServer | None = None
+    ) -> None:
         self._context, self._config, self._arguments = context, config, arguments
+        self._fork_server = fork_server
         self._ledger = Ledger(context.paths.events, "launch", pod=context.pod, node=context.node)
         self._child: subprocess.Popen[str] | None = None
         self._terminated = False
@@ -75,6 +79,9 @@ class Launch:
         self._ledger.write(Event.LAUNCH_STARTED, start=number)
         begun_ns = {directory: verdict.file_clock_ns(directory) for directory in self._verdicts}
         environment = {**os.environ, "STEADFAST_STORE_ENDPOINT": self._endpoint}
+        if self._fork_server:
+            self._fork_server.ensure()
+            environment |= self._fork_server.environment
         self._child = subprocess.Popen(
             [*LAUNCHER, *self._arguments],
             env=environment,
@@ -153,7 +160,13 @@ def main(argv: list[str]) -> int:
     context = PodContext.from_environment()
     context.paths.make()
     arguments = argv[1:] if argv[:1] == ["--"] else argv
-    conclusion = Launch(context, TrainConfig.model_validate_json(context.config_json), arguments).run()
+    config = TrainConfig.model_validate_json(context.config_json)
+    fork_server = ForkServer(OF_A_RANK) if config.recovery.fork_server else None
+    try:
+        conclusion = Launch(context, config, arguments, fork_server).run()
+    finally:
+        if fork_server:
+            fork_server.close()
     log.info("exit %d: %s", conclusion.code, conclusion.reason)
     message = os.environ.get("STEADFAST_TERMINATION_LOG", "/dev/termination-log")
     try:

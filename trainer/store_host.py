@@ -7,6 +7,7 @@ SIGTERM and when a rendezvous is closed; this exits 0 only when the run is compl
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -16,13 +17,14 @@ from types import FrameType
 
 from trainer.config import TrainConfig
 from trainer.exit_codes import ExitCode
+from trainer.forkserver import OF_THE_STORE, ForkServer
 from trainer.paths import PodContext
 from trainer.resilience import progress, verdict
 from trainer.resilience.verdict import file_clock_ns
 
 log = logging.getLogger("steadfast.store")
 
-CONTROL = (sys.executable, "-m", "nvidia_resiliency_ext.fault_tolerance.control_plane")
+CONTROL = (sys.executable, "-m", "trainer.forked", "nvidia_resiliency_ext.fault_tolerance.control_plane")
 AFTER_STOP_S = 5.0
 """Between a planned stop's verdict and a fresh store: ranks have committed and are leaving."""
 LAST_READERS_S = 20.0
@@ -32,8 +34,11 @@ LAST_READERS_S = 20.0
 class StoreHost:
     """One nvrx-control at a time, until the run is complete or the pod is told to go."""
 
-    def __init__(self, context: PodContext, config: TrainConfig, arguments: list[str]) -> None:
+    def __init__(
+        self, context: PodContext, config: TrainConfig, arguments: list[str], fork_server: ForkServer | None = None
+    ) -> None:
         self._context, self._config, self._arguments = context, config, arguments
+        self._fork_server = fork_server
         self._terminated = False
         self._begun_ns = self._clock()
         signal.signal(signal.SIGTERM, self._on_terminate)
@@ -70,7 +75,11 @@ class StoreHost:
         return {self._context.paths.verdicts: file_clock_ns(self._context.paths.verdicts)}
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([*CONTROL, *self._arguments])
+        environment = dict(os.environ)
+        if self._fork_server:
+            self._fork_server.ensure()
+            environment |= self._fork_server.environment
+        return subprocess.Popen([*CONTROL, *self._arguments], env=environment)
 
     def _end(self, child: subprocess.Popen[bytes], code: ExitCode, patience_s: float) -> ExitCode:
         for signal_number, wait_s in ((None, patience_s), (signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
@@ -96,7 +105,13 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     context = PodContext.from_environment()
     arguments = argv[1:] if argv[:1] == ["--"] else argv
-    return int(StoreHost(context, TrainConfig.model_validate_json(context.config_json), arguments).run())
+    config = TrainConfig.model_validate_json(context.config_json)
+    fork_server = ForkServer(OF_THE_STORE) if config.recovery.fork_server else None
+    try:
+        return int(StoreHost(context, config, arguments, fork_server).run())
+    finally:
+        if fork_server:
+            fork_server.close()
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ GOLDEN_LAUNCHER = """\
 --ft-gpu-memory-poll-interval=1
 --ft-check-remaining-processes=false
 -m
+trainer.forked
 trainer.train"""
 
 GOLDEN_CONTROL = """\

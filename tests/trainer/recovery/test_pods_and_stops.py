@@ -56,7 +56,8 @@ def test_the_store_may_be_lost(start: StartJob, undisturbed: dict[str, Any], how
     job.until(at_step(12), 90)
     lost_s = time.monotonic()
     if how == "store":
-        (store,) = psutil.Process(job.processes["control"].pid).children()
+        children = psutil.Process(job.processes["control"].pid).children(recursive=True)
+        (store,) = [child for child in children if any(c.laddr.port == job.port for c in child.net_connections())]
         store.kill()
     else:
         job.kill_pod("control")
