@@ -5,184 +5,65 @@
 
 One process a rank. Arms are interleaved: every repeat runs every arm for a window of `--intervals` whole
 intervals, each with its save and everything that the save does in the background; the control arm trains without
-saving. The interval is the one at which `sync` reaches `--sync-efficiency`, from one synchronous save measured
-first. At each save all arms, control too, take a fingerprint of the state on the device; after a window every
-generation that retention left is loaded and compared with it. Ends by itself after `--minutes`, with what it has.
+saving. A window is a run of its own: the engine is opened, its memory made ready, a first save measured apart and
+drained; then follows what is measured. Steps in between are counted, not trained.
+
+The interval is the one at which `sync` reaches `--sync-efficiency`, from one synchronous save measured first. At
+each save all arms, control too, take a fingerprint of the state on the device; every generation is loaded and
+compared with it. Results are written after each window. Ends by itself after `--minutes`, with what it has.
+`--work` is the storage; it has to hold one generation more than there are intervals.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import psutil
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from bench_model import Clock, Rank, Training, sum_bits
+from bench_options import parse, start
+from bench_report import Measured, Window, costs, in_memory, summary, table, versions
+from torch import Tensor
 
-from trainer.checkpoint import CheckpointEngine, ModuleState, PlainControl
-from trainer.checkpoint.layout import Layout, local
+from trainer.checkpoint import CheckpointEngine, PlainControl
+from trainer.checkpoint.layout import Layout
 from trainer.checkpoint.reading import fill_from_storage
 from trainer.config import CheckpointConfig
-from trainer.events import Ledger, read_ledger
+from trainer.events import Ledger
 from trainer.paths import GENERATION_NAME, RunPaths
 
-ARMS: dict[str, dict[str, Any]] = {
-    "control": {},
+SETTINGS: dict[str, dict[str, Any]] = {
     "sync": {"writer": "sync"},
     "dcp": {"writer": "dcp"},
     "nvrx": {"writer": "nvrx"},
     "steadfast-host": {"writer": "steadfast", "stage": "host"},
     "steadfast-device": {"writer": "steadfast", "stage": "device"},
 }
+SLOW = ("sync", "dcp", "nvrx")
 NEVER = 1_000_000_000
+LEAD_STEPS, AFTER_STEPS = 5, 3
+"""Trained before and after the first save of a window."""
+PROBE_BYTES = 2 << 30
+WAIT_S = 300.0
 
 
-class Block(nn.Module):
-    """Attention and SwiGLU."""
+class Arm(Measured):
+    """A way of saving, while it runs."""
 
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.RMSNorm(dim), nn.RMSNorm(dim)
-        self.qkv, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
-        self.up, self.gate = nn.Linear(dim, 4 * dim, bias=False), nn.Linear(dim, 4 * dim, bias=False)
-        self.down = nn.Linear(4 * dim, dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, dim = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, dim))
-        y = self.norm2(x)
-        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
-
-
-class Decoder(nn.Module):
-    """Embedding, blocks, output."""
-
-    def __init__(self, vocab: int, dim: int, layers: int, heads: int) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(vocab, dim)
-        self.blocks = nn.ModuleList(Block(dim, heads) for _ in range(layers))
-        self.norm, self.head = nn.RMSNorm(dim), nn.Linear(dim, vocab, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embed(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
-class Training:
-    """A model that trains on random tokens; arms share it."""
-
-    def __init__(self, options: argparse.Namespace, device: torch.device, rank: int, world_size: int) -> None:
-        self.options, self.device = options, device
-        torch.manual_seed(0)
-        with torch.device(device):
-            self.model = Decoder(options.vocab, options.dim, options.layers, options.heads)
-        mesh = init_device_mesh(device.type, (world_size,))
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        extra = {"mp_policy": policy} if device.type == "cuda" else {}
-        for block in self.model.blocks:
-            fully_shard(block, mesh=mesh, **extra)
-        fully_shard(self.model, mesh=mesh, **extra)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=device.type == "cuda")
-        for parameter in self.model.parameters():
-            self.optimizer.state[parameter] = {
-                "step": torch.zeros((), device=device if device.type == "cuda" else "cpu"),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
-        self.step_number = 0
-        self.state = ModuleState(self.model, self.optimizer, rank, lambda: self.step_number, self._set_step)
-        shape = (options.batch, options.length + 1)
-        self.tokens = torch.randint(options.vocab, shape, device=device)
-
-    def _set_step(self, step: int) -> None:
-        self.step_number = step
-
-    def forward_backward(self) -> None:
-        logits = self.model(self.tokens[:, :-1])
-        nn.functional.cross_entropy(logits.flatten(0, 1).float(), self.tokens[:, 1:].flatten()).backward()
-
-    def fingerprint(self) -> Tensor:
-        """One integer for each device tensor, computed where it lives."""
-        return torch.stack([_sum_bits(local(t)) for t in self.state.device_tensors().values()])
-
-
-def _sum_bits(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().reshape(-1)
-    return flat.view(torch.int32).sum(dtype=torch.int64) if flat.numel() else flat.new_zeros((), dtype=torch.int64)
-
-
-class Clock:
-    """Times of steps: events on the GPU, perf_counter on the CPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
-        self._marks: list[Any] = []
-
-    def mark(self) -> None:
-        if self._cuda:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._marks.append(event)
-        else:
-            self._marks.append(time.perf_counter())
-
-    def durations_s(self) -> list[float]:
-        if not self._cuda:
-            return [b - a for a, b in zip(self._marks, self._marks[1:], strict=False)]
-        torch.cuda.synchronize()
-        return [a.elapsed_time(b) / 1e3 for a, b in zip(self._marks, self._marks[1:], strict=False)]
-
-
-@dataclass
-class Window:
-    """One arm in one repeat."""
-
-    wall_s: float
-    steps_s: list[float]
-    saves_at: list[int]
-    in_flight: list[bool]
-    launches_s: list[float]
-
-
-@dataclass
-class Arm:
-    """A way of saving and what was measured of it. Each window is a run of its own."""
-
-    name: str
-    root: Path
-    runs: list[RunPaths] = field(default_factory=list)
     engine: CheckpointEngine | None = None
-    windows: list[Window] = field(default_factory=list)
-    fingerprints: dict[int, Tensor] = field(default_factory=dict)
-    compared: int = 0
-    different: list[str] = field(default_factory=list)
-    first_s: float | None = None
-    open_s: float = 0.0
-    drain_s: float = 0.0
-    device_bytes: int = 0
-    host_bytes: int = 0
+    layout: Layout
+    fingerprints: dict[int, Tensor]
 
 
 class Bench:
@@ -191,418 +72,284 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.end_s = options.started_s + options.minutes * 60
-        self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        cuda = torch.cuda.is_available() and not options.cpu
-        self.device = torch.device("cuda", self.rank) if cuda else torch.device("cpu")
-        if cuda:
-            torch.cuda.set_device(self.device)
-        else:
-            torch.set_num_threads(1)
-        self.store = dist.TCPStore(
-            "127.0.0.1", int(os.environ["MASTER_PORT"]), None, False, timedelta(seconds=120)
-        )
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if cuda else "gloo",
-            store=dist.PrefixStore("default", self.store),
-            rank=self.rank,
-            world_size=self.world_size,
-        )
-        self.training = Training(options, self.device, self.rank, self.world_size)
-        self.work = Path(options.work)
+        self.rank = Rank(options)
+        self.training = Training(options, self.rank)
+        self.work, self.shm = Path(options.work), Path(options.shm)
+        self.stored_in_memory = in_memory(self.work)
         self.controls = 0
         self.interval = 0
-        names = options.arms.split(",")
-        self.arms = [Arm(name, self.work / name) for name in names]
+        self.calibrated: dict[str, Any] = {}
+        self.arms = [Arm(name) for name in options.arms.split(",")]
+        self.unverified: Arm | None = None
+        self.buffer: Tensor | None = None
 
     def say(self, text: str) -> None:
-        if self.rank == 0:
+        """For whoever waits."""
+        if self.rank.number == 0:
             print(f"{time.time() - self.options.started_s:6.1f} s  {text}", flush=True)
-
-    def agree(self, value: float) -> float:
-        """Rank 0's value."""
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
 
     # one arm
 
-    def open(self, arm: Arm, **config: Any) -> None:
+    def open(self, arm: Arm, root: Path) -> None:
         """Start its engine on the state as it is."""
-        started = time.perf_counter()
-        paths = RunPaths(arm.root / str(len(arm.runs)))
+        started, before = time.perf_counter(), self.rank.device_bytes()
+        paths = RunPaths(root)
         arm.runs.append(paths)
         paths.make()
-        ledger = Ledger(paths.events, f"rank-{self.rank:05}", pod="bench", rank=self.rank)
         settings = {
-            "persist_every": self.interval or NEVER,
-            "keep": self.options.keep,
+            "persist_every": self.interval,
+            "keep": self.options.intervals + 1,
             "overlap": "wait",
             "host_slots": self.options.host_slots,
             "max_host_fraction": 0.9,
-            **ARMS[arm.name],
-            **config,
+            **SETTINGS[arm.name],
         }
         arm.engine = CheckpointEngine(
             config=CheckpointConfig(**settings),
             paths=paths,
-            shm=Path(self.options.shm),
+            shm=self.shm,
             run="bench",
             pod=f"bench{self.options.seed}",
-            ledger=ledger,
-            device=self.device,
+            ledger=Ledger(paths.events, f"rank-{self.rank.number:05}", pod="bench", rank=self.rank.number),
+            device=self.rank.device,
         )
-        before = self.memory()
         self.controls += 1
-        control = PlainControl.make(self.store, f"control{self.controls}", 120)
+        control = PlainControl.make(self.rank.store, f"control{self.controls}", 120)
         restored = arm.engine.open(control, self.training.state)
         assert restored.step == 0, restored
         self.training.step_number = 0
-        arm.device_bytes = self.memory() - before
-        arm.open_s = time.perf_counter() - started
+        arm.layout, arm.fingerprints, arm.first_step = arm.engine._layout, {}, self.interval
+        arm.device_bytes = self.rank.device_bytes() - before
+        arm.open_s.append(time.perf_counter() - started)
 
-    def memory(self) -> int:
-        return torch.cuda.memory_allocated() if self.device.type == "cuda" else 0
+    def make_ready(self, arm: Arm) -> None:
+        """Have the host's memory registered: what a run does in its first seconds."""
+        arena = getattr(arm.engine._backend, "_arena", None)  # type: ignore[union-attr]
+        if arena is not None and not arena.registered.wait(WAIT_S):
+            raise TimeoutError(f"the arena was not registered within {WAIT_S} s")
 
     def close(self, arm: Arm) -> None:
+        """End its engine; the generations stay."""
         if arm.engine is not None:
             arm.engine.close()
             arm.engine = None
 
-    def run(self, arm: Arm, steps: int) -> Window:
+    def run(self, arm: Arm, steps: int, watch_memory: bool = False) -> Window:
         """Train `steps` steps; saves come from the engine."""
         training, engine = self.training, arm.engine
-        launches, saves_at, in_flight = [], [], []
-        self.settle()
-        clock, started = Clock(self.device), time.perf_counter()
+        saves_at, in_flight = [], []
+        idle_bytes = self.used_bytes() if watch_memory else 0
+        self.rank.settle()
+        clock, started = Clock(self.rank.device), time.perf_counter()
         clock.mark()
         for n in range(steps):
             number = training.step_number + 1
-            saves = self.interval and number % self.interval == 0
             if engine is not None:
                 engine.decide(number)
             training.forward_backward()
             if engine is not None:
                 engine.before_optimizer_step()
-            training.optimizer.step()
-            training.optimizer.zero_grad(set_to_none=True)
+            training.update()
             training.step_number = number
-            if saves:
+            if number % self.interval == 0:
                 arm.fingerprints[number] = training.fingerprint()
                 saves_at.append(n)
             if engine is not None:
-                before = time.perf_counter()
                 engine.after_step(number)
-                if saves:
-                    launches.append(time.perf_counter() - before)
                 in_flight.append(engine.saving)
             clock.mark()
-        self.settle()
-        return Window(time.perf_counter() - started, clock.durations_s(), saves_at, in_flight, launches)
+            if watch_memory:
+                arm.host_bytes = max(arm.host_bytes, self.used_bytes() - idle_bytes)
+        self.rank.settle()
+        return Window(time.perf_counter() - started, clock.durations_s(), saves_at, in_flight)
 
-    def settle(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        dist.barrier()
+    def used_bytes(self) -> int:
+        """Memory of the machine in use, files on --work left out."""
+        memory = psutil.virtual_memory()
+        stored = sum(p.stat().st_size for p in self.work.rglob("*.distcp*") if p.is_file())
+        return memory.total - memory.available - (stored if self.stored_in_memory else 0)
+
+    def skip(self, arm: Arm, upto: int) -> None:
+        """Steps that are decided upon and counted, but not trained."""
+        assert arm.engine is not None
+        for number in range(self.training.step_number + 1, upto + 1):
+            arm.engine.decide(number)
+            arm.engine.after_step(number)
+        self.training.step_number = max(self.training.step_number, upto)
+
+    def warm(self, arm: Arm) -> None:
+        """The first save, from its launch until nothing of it is left to do."""
+        self.skip(arm, self.interval - LEAD_STEPS - 1)
+        arm.firsts.append(self.run(arm, LEAD_STEPS + AFTER_STEPS, watch_memory=True))
+        started = time.perf_counter()
+        arm.engine._backend.drain(WAIT_S)  # type: ignore[union-attr]
+        arm.drain_s.append(time.perf_counter() - started)
+        self.skip(arm, 2 * self.interval - 1)
 
     def window(self, arm: Arm) -> None:
-        """A window of whole intervals, each beginning with a save; the very first save is measured apart."""
-        arm.fingerprints = {}
+        """Whole intervals, each beginning with a save. What the arm before left is compared meanwhile."""
+        intervals = self.options.intervals
         if arm.name == "control":
-            self.training.step_number = self.interval - 1
-        else:
-            self.open(arm)
-            first = self.run(arm, 2 * self.interval - 1)
-            if arm.first_s is None:
-                arm.first_s = next(_costs(first, self.t_ref))
-        arm.windows.append(self.run(arm, self.interval * self.options.intervals))
-        if arm.engine is not None:
-            started = time.perf_counter()
-            arm.engine._backend.drain(300)
-            arm.drain_s = time.perf_counter() - started
-            arm.host_bytes = max(arm.host_bytes, shm_bytes(Path(self.options.shm)))
-            self.settle()
-            self.compare(arm)
-            self.close(arm)
-            self.settle()
-            if self.rank == 0:
-                keep_events(arm.runs[-1])
-            dist.barrier()
+            self.verify()
+            self.training.step_number, arm.fingerprints = self.interval - 1, {}
+            arm.windows.append(self.run(arm, self.interval * self.options.control_intervals))
+            return
+        if arm.name in SLOW:
+            intervals = self.options.slow_intervals
+        self.open(arm, self.work / arm.name / str(len(arm.runs)))
+        self.verify()
+        self.make_ready(arm)
+        self.warm(arm)
+        arm.windows.append(self.run(arm, self.interval * intervals))
+        arm.engine._backend.drain(WAIT_S)  # type: ignore[union-attr]
+        self.rank.settle()
+        self.close(arm)
+        self.unverified = arm
 
-    def compare(self, arm: Arm) -> None:
-        """Load what retention left, outside the arm's time, and compare it with the fingerprints."""
-        layout: Layout = arm.engine._layout  # type: ignore[union-attr]
-        buffer = torch.zeros(layout.slot_bytes, dtype=torch.uint8)
-        order = list(self.training.state.device_tensors())
+    def verify(self) -> None:
+        """Load every generation of the last window, compare it with its fingerprint, and remove it."""
+        arm, self.unverified = self.unverified, None
+        if arm is None:
+            return
+        if self.buffer is None or self.buffer.numel() < arm.layout.slot_bytes:
+            self.buffer = torch.zeros(arm.layout.slot_bytes, dtype=torch.uint8)
         for directory in sorted(arm.runs[-1].checkpoints.glob("step-*")):
-            match = GENERATION_NAME.match(directory.name)
-            if not match or not (directory / "commit.json").exists():
-                continue
-            fill_from_storage(directory, layout, buffer)
-            loaded = {i.fqn: int(_sum_bits(layout.view(i, buffer))) for i in layout.items if i.on_device}
-            expected = dict(zip(order, arm.fingerprints[int(match[1])].tolist(), strict=True))
-            wrong = sorted(fqn for fqn in expected if expected[fqn] != loaded[fqn])
-            arm.compared += 1
-            arm.different += [f"{directory.name}: {fqn}" for fqn in wrong[:3]]
+            if (directory / "commit.json").exists():
+                self.compare(arm, directory, self.buffer[: arm.layout.slot_bytes])
+        self.rank.settle()
+        if self.rank.number == 0:
+            shutil.rmtree(arm.runs[-1].checkpoints)
         dist.barrier()
+
+    def compare(self, arm: Arm, directory: Path, buffer: Tensor) -> None:
+        """One generation, read as a restore reads it."""
+        match = GENERATION_NAME.match(directory.name)
+        assert match is not None, directory
+        fill_from_storage(directory, arm.layout, buffer)
+        order = list(self.training.state.device_tensors())
+        expected = dict(zip(order, arm.fingerprints[int(match[1])].tolist(), strict=True))
+        items = [item for item in arm.layout.items if item.on_device]
+        wrong = [i.fqn for i in items if int(sum_bits(arm.layout.view(i, buffer))) != expected[i.fqn]]
+        arm.compared += 1
+        arm.different += [f"{directory.name}: {fqn}" for fqn in wrong[:3]]
 
     # the whole
 
     def calibrate(self) -> None:
-        """Step time, one synchronous save, and from both the interval."""
-        control = Arm("control", self.work / "warm")
+        """Step time, the part of a step that a copy may overlap with, and the interval."""
+        control, self.interval = Arm("control"), NEVER
         self.run(control, 5)
-        self.t_ref = self.agree(statistics.median(self.run(control, self.options.reference_steps).steps_s))
-        sync = Arm("sync", self.work / "calibrate")
+        t_ref = self.rank.agree(statistics.median(self.run(control, self.options.reference_steps).steps_s))
+        self.calibrated = {"t_ref_s": t_ref, "overlap_s": self.overlap_s(), "copy_s": self.copy_s()}
+        self.interval = self.options.interval_steps or self.sync_interval(t_ref)
+        self.say(f"{self.calibrated}, interval {self.interval} steps = {self.interval * t_ref:.1f} s")
+
+    def sync_interval(self, t_ref: float) -> int:
+        """From the second synchronous save: the first costs more, and a shorter interval is the harder case."""
+        sync = Arm("sync")
         self.interval = 2
-        self.open(sync)
-        blocked_s = self.agree(next(_costs(self.run(sync, 3), self.t_ref)))
+        self.open(sync, self.work / "calibrate")
+        *_, blocked_s = costs(self.run(sync, 5), t_ref)
+        self.calibrated["sync_save_s"] = self.rank.agree(blocked_s)
         self.close(sync)
-        if self.rank == 0:
-            shutil.rmtree(sync.root)
+        if self.rank.number == 0:
+            shutil.rmtree(self.work / "calibrate")
         dist.barrier()
-        self.sync_s = blocked_s
         target = self.options.sync_efficiency
-        wanted = self.options.interval_steps or math.ceil(target / (1 - target) * blocked_s / self.t_ref)
-        self.interval = max(int(self.agree(wanted)), 4)
-        self.say(
-            f"step {self.t_ref * 1e3:.1f} ms, a synchronous save {blocked_s:.2f} s, "
-            f"interval {self.interval} steps = {self.interval * self.t_ref:.1f} s"
-        )
+        shortest = LEAD_STEPS + AFTER_STEPS + 2
+        return max(int(target / (1 - target) * self.calibrated["sync_save_s"] / t_ref), shortest)
+
+    def overlap_s(self) -> float:
+        """Forward and backward: a host-side snapshot is copied beside them for nothing."""
+        clocks = []
+        for _ in range(5):
+            clock = Clock(self.rank.device)
+            clock.mark()
+            self.training.forward_backward()
+            clock.mark()
+            self.training.update()
+            clocks.append(clock)
+        return statistics.median(clock.durations_s()[0] for clock in clocks)
+
+    def copy_s(self) -> float | None:
+        """A snapshot's way into registered memory, if nothing else happens."""
+        if self.rank.device.type != "cuda":
+            return None
+        source = torch.empty(PROBE_BYTES, dtype=torch.uint8, device=self.rank.device)
+        target = torch.empty(PROBE_BYTES, dtype=torch.uint8, pin_memory=True)
+        clock = Clock(self.rank.device)
+        for _ in range(4):
+            clock.mark()
+            target.copy_(source, non_blocking=True)
+        clock.mark()
+        return statistics.median(clock.durations_s()) * self.training.nbytes() / PROBE_BYTES
 
     def measure(self) -> None:
+        """Every arm in every repeat, as long as there is time."""
         self.calibrate()
         longest = 0.0
         for repeat in range(self.options.repeats):
             turn = repeat % len(self.arms)
             for arm in self.arms[turn:] + self.arms[:turn]:
-                slow = arm.name in ("sync", "dcp", "nvrx")
-                if slow and repeat >= self.options.slow_repeats:
+                if arm.name in SLOW and repeat >= self.options.slow_repeats:
                     continue
-                if self.agree(float(time.time() + longest > self.end_s)):
+                if self.rank.agree(float(time.time() + longest > self.end_s)):
                     self.say(f"out of time before {arm.name}, repeat {repeat + 1}")
+                    self.verify()
                     return
                 started = time.time()
                 self.window(arm)
                 longest = max(longest, time.time() - started)
-                self.say(f"{arm.name}, repeat {repeat + 1}: {arm.windows[-1].wall_s:.2f} s")
+                self.say(f"{arm.name}, repeat {repeat + 1}: {arm.windows[-1].step_s * 1e3:.3f} ms a step")
+                self.write()
+        self.verify()
 
-
-def keep_events(paths: RunPaths) -> None:
-    """The generations would fill the disk."""
-    for directory in paths.checkpoints.iterdir():
-        shutil.rmtree(directory)
-
-
-def shm_bytes(path: Path) -> int:
-    return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-
-
-def summary(arm: Arm, control: list[Window]) -> dict[str, Any]:
-    """One row of the table."""
-    t_ref = statistics.median([s for w in control for s in w.steps_s])
-    events = [record for paths in arm.runs for record in read_ledger(paths.events)]
-    blocked = [s["blocked_s"] for s in events if s["event"] == "snapshot"]
-    # the control arm takes the same fingerprints at the same steps
-    usual_s = statistics.median([cost for w in control for cost in _costs(w, t_ref)])
-    steps_blocked = [cost - usual_s for w in arm.windows for cost in _costs(w, t_ref)]
-    quiet = [s for w in arm.windows for s in _beside(w)]
-    efficiencies = [c.wall_s / w.wall_s for c, w in zip(control, arm.windows, strict=False)]
-    commits = [e["commit_s"] for e in events if e["event"] == "committed"]
-    prepared = [e["duration_s"] for e in events if e["event"] == "prepared"]
-    return {
-        "arm": arm.name,
-        "windows": len(arm.windows),
-        "saves": sum(len(w.saves_at) for w in arm.windows),
-        "efficiency": statistics.mean(efficiencies),
-        "efficiency_low": _lower(efficiencies),
-        "efficiency_each": efficiencies,
-        "blocked_s": _quantiles(blocked or [0.0]),
-        "blocked_first_s": arm.first_s,
-        "step_excess_s": _quantiles(steps_blocked),
-        "fingerprint_s": usual_s,
-        "slowdown_while_writing": statistics.mean(quiet) / t_ref - 1 if quiet else None,
-        "commit_s": _quantiles(commits) if commits else None,
-        "drain_s": arm.drain_s,
-        "prepare_s": max(prepared, default=arm.open_s),
-        "host_bytes": arm.host_bytes,
-        "device_bytes": arm.device_bytes,
-        "loaded_and_equal": f"{arm.compared - len({d.split(':')[0] for d in arm.different})}/{arm.compared}",
-        "different": arm.different,
-        "failed": [e["error"] for e in events if e["event"] == "save_failed"],
-    }
-
-
-def _costs(window: Window, t_ref: float) -> Iterator[float]:
-    """What a save took from its own step and the next."""
-    for at in window.saves_at:
-        yield sum(step - t_ref for step in window.steps_s[at : at + 2])
-
-
-def _beside(window: Window) -> list[float]:
-    """Steps during which a save was under way, but for the one that launched it and the next."""
-    near = {at + d for at in window.saves_at for d in (0, 1)}
-    return [
-        s
-        for n, s in enumerate(window.steps_s)
-        if n < len(window.in_flight) and window.in_flight[n] and n not in near
-    ]
-
-
-def _quantiles(values: list[float]) -> dict[str, float]:
-    ordered = sorted(values)
-    return {
-        "p50": statistics.median(ordered),
-        "p99": ordered[min(len(ordered) - 1, math.ceil(0.99 * len(ordered)) - 1)],
-        "max": ordered[-1],
-        "n": len(ordered),
-    }
-
-
-T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
-
-
-def _lower(values: list[float]) -> float | None:
-    """Lower end of the 95 % interval of the mean (Student)."""
-    if len(values) < 2:
-        return None
-    half = T_95.get(len(values), 2.0) * statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.mean(values) - half
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    columns = (
-        "arm, E, 95 % low, blocked p50/p99/max ms, first ms, slower, commit s, drain s, host GB, GPU GB, equal"
-    )
-    lines = ["| " + " | ".join(columns.split(", ")) + " |", "|" + "---|" * 11]
-    for row in rows:
-        blocked = "/".join(f"{row['step_excess_s'][q] * 1e3:.0f}" for q in ("p50", "p99", "max"))
-        low = f"{row['efficiency_low']:.2%}" if row["efficiency_low"] else "–"
-        first = f"{row['blocked_first_s'] * 1e3:.0f}" if row["blocked_first_s"] is not None else "–"
-        slower = f"{row['slowdown_while_writing']:+.2%}" if row["slowdown_while_writing"] is not None else "–"
-        commit = f"{row['commit_s']['p50']:.2f}" if row["commit_s"] else "–"
-        lines.append(
-            f"| {row['arm']} | {row['efficiency']:.2%} | {low} | {blocked} | {first} | {slower} | {commit} | "
-            f"{row['drain_s']:.2f} | {row['host_bytes'] / 1e9:.2f} | {row['device_bytes'] / 1e9:.2f} | "
-            f"{row['loaded_and_equal']} |"
-        )
-    return "\n".join(lines)
-
-
-def versions(bench: Bench) -> dict[str, Any]:
-    cuda = bench.device.type == "cuda"
-    return {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": torch.cuda.get_device_name() if cuda else platform.processor() or "cpu",
-        "cpus": os.cpu_count(),
-        "work": str(bench.work),
-        "storage": subprocess.run(
-            ["df", "-T", str(bench.work)], capture_output=True, text=True
-        ).stdout.splitlines()[-1],
-    }
+    def write(self) -> None:
+        """All that is known so far."""
+        control = next((a.windows for a in self.arms if a.name == "control"), [])
+        rows = [summary(arm, control) for arm in self.arms if arm.windows and control and arm.name != "control"]
+        tensors = self.training.state.device_tensors()
+        result = {
+            "versions": versions(self.rank.device, self.work),
+            "bytes_per_rank": self.training.nbytes(),
+            "tensors": len(tensors),
+            "world_size": self.rank.world_size,
+            **self.calibrated,
+            "interval_steps": self.interval,
+            "interval_s": self.interval * self.calibrated["t_ref_s"],
+            "intervals": self.options.intervals,
+            "slow_intervals": self.options.slow_intervals,
+            "control_intervals": self.options.control_intervals,
+            "control_step_s": [w.step_s for w in control],
+            "rows": rows,
+        }
+        if self.rank.number == 0:
+            out = Path(self.options.out)
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "bench_checkpoint.json").write_text(json.dumps(result, indent=1) + "\n")
+            (out / "bench_checkpoint.md").write_text(table(rows) + "\n")
 
 
 def rank_main(options: argparse.Namespace) -> None:
+    """One rank's life."""
     bench = Bench(options)
-    tensors = bench.training.state.device_tensors()
-    nbytes = sum(local(t).nbytes for t in tensors.values())
-    bench.say(f"{nbytes / 1e9:.2f} GB in {len(tensors)} tensors a rank, {bench.world_size} ranks, {bench.device}")
+    ranks, device = bench.rank.world_size, bench.rank.device
+    bench.say(f"{bench.training.nbytes() / 1e9:.2f} GB a rank, {ranks} ranks, {device}")
     bench.measure()
-    if bench.rank == 0:
-        control = next((a.windows for a in bench.arms if a.name == "control"), [])
-        rows = [summary(arm, control) for arm in bench.arms if arm.windows and control and arm.name != "control"]
-        result = {
-            "versions": versions(bench),
-            "bytes_per_rank": nbytes,
-            "tensors": len(tensors),
-            "world_size": bench.world_size,
-            "t_ref_s": bench.t_ref,
-            "sync_save_s": bench.sync_s,
-            "interval_steps": bench.interval,
-            "interval_s": bench.interval * bench.t_ref,
-            "intervals": options.intervals,
-            "control_wall_s": [w.wall_s for w in control],
-            "rows": rows,
-        }
-        out = Path(options.out)
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "bench_checkpoint.json").write_text(json.dumps(result, indent=1))
-        print(table(rows), flush=True)
+    bench.write()
+    bench.say("\n" + (Path(options.out) / "bench_checkpoint.md").read_text())
     dist.barrier()
+    for child in psutil.Process().children(recursive=True):  # NVRx leaves the manager of its results behind
+        child.kill()
     os._exit(0)
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--out", default="results")
-    add("--quick", action="store_true", help="small, on CPU")
-    add("--cpu", action="store_true")
-    add("--ranks", type=int, default=0, help="default: every GPU; 1 on CPU")
-    add("--arms", default=",".join(ARMS))
-    add("--repeats", type=int, default=3)
-    add("--slow-repeats", type=int, default=1, help="repeats of sync, dcp and nvrx")
-    add("--intervals", type=int, default=5)
-    add("--interval-steps", type=int, default=0, help="0: from a measured synchronous save")
-    add("--sync-efficiency", type=float, default=0.60)
-    add("--reference-steps", type=int, default=30)
-    add("--minutes", type=float, default=8.5)
-    add("--keep", type=int, default=2, help="generations on disk at the end of a window, all compared")
-    add("--host-slots", type=int, default=2)
-    add("--vocab", type=int, default=32000)
-    add("--dim", type=int, default=2048)
-    add("--layers", type=int, default=13)
-    add("--heads", type=int, default=16)
-    add("--batch", type=int, default=8)
-    add("--length", type=int, default=1024)
-    add("--work", default="")
-    add("--shm", default="")
-    add("--seed", type=int, default=os.getpid())
-    add("--started-s", type=float, default=time.time())
-    options = parser.parse_args()
-    if options.quick:
-        small = {"cpu": True, "vocab": 256, "dim": 128, "layers": 2, "heads": 4, "batch": 2, "length": 64}
-        few = {"intervals": 2, "repeats": 2, "reference_steps": 10, "interval_steps": 12, "minutes": 4.0}
-        vars(options).update({**small, **few})
-    return options
-
-
 def main() -> None:
-    options = parse()
+    """Start the ranks and clean up after them."""
+    options = parse(__doc__)
     if "RANK" in os.environ:
         rank_main(options)
-    cuda = torch.cuda.is_available() and not options.cpu
-    ranks = options.ranks or (torch.cuda.device_count() if cuda else 1)
-    work = Path(options.work or Path.cwd() / f"bench-{options.seed}")
-    shm = Path(options.shm or f"/dev/shm/bench-{options.seed}")
-    work.mkdir(parents=True)
-    shm.mkdir(parents=True)
-    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    fixed = [
-        "--work",
-        str(work),
-        "--shm",
-        str(shm),
-        "--started-s",
-        str(options.started_s),
-        "--seed",
-        str(options.seed),
-    ]
-    children = [
-        subprocess.Popen(
-            [sys.executable, __file__, *sys.argv[1:], *fixed],
-            env={**os.environ, "RANK": str(r), "WORLD_SIZE": str(ranks), "MASTER_PORT": str(store.port)},
-        )
-        for r in range(ranks)
-    ]
-    try:
-        codes = [child.wait() for child in children]
-    finally:
-        for child in children:
-            child.kill()
-        shutil.rmtree(work, ignore_errors=True)
-        shutil.rmtree(shm, ignore_errors=True)
-    sys.exit(max(codes))
+    sys.exit(start(options, __file__))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ part() { # name, seconds, command …
 }
 
 part rates 30 "$python" tests/gpu/host_parts.py rates --gpus "$gpus" --out "$out"
-part checkpoint 250 "$python" tests/gpu/bench_checkpoint.py --ranks "$gpus" --model "$model" --out "$out"
+part checkpoint 280 "$python" tests/gpu/bench_checkpoint.py --ranks "$gpus" --out "$out" --minutes 3.5 --intervals 3
 part recovery 170 "$python" tests/gpu/recovery.py --launchers 1 --ranks "$gpus" --model "$model" --out "$out" \
   --repeats "${REPEATS:-5}" --classes "${CLASSES:-exception,collective_hang,sigkill}"
 part nodes 75 "$python" tests/gpu/host_parts.py nodes --gpus "$gpus" --model "$model" --out "$out"

@@ -20,6 +20,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,9 +36,11 @@ log = logging.getLogger(__name__)
 PREFIX = "steadfast."
 SLOT_ALIGNMENT_BYTES = 2 << 20
 ALLOCATE_TIMEOUT_S = 300.0
-MADV_POPULATE_READ = 22
+MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23
 POPULATE_BYTES = 256 << 20
-POPULATE_THREADS = 4
+POPULATE_THREADS = min(16, os.cpu_count() or 1)
+BLOCK_BYTES = 512
+"""Unit of st_blocks."""
 
 
 class ArenaError(Exception):
@@ -66,7 +69,8 @@ class ArenaDirectory:
         if path.exists() and path.stat().st_size:
             with path.open("r+b") as file:
                 self._attached[rank] = mmap.mmap(file.fileno(), 0)
-            threading.Thread(target=_populate, args=(self._attached[rank],), name="arena-map", daemon=True).start()
+            arguments = (self._attached[rank], MADV_POPULATE_READ)
+            threading.Thread(target=_populate, args=arguments, name="arena-map", daemon=True).start()
 
     def mapped(self, rank: int, total_bytes: int) -> mmap.mmap | None:
         """What `attach` has mapped, if it has that size."""
@@ -120,18 +124,18 @@ def forget_snapshots(shm: Path, run: str, pod: str) -> None:
         record.unlink(missing_ok=True)
 
 
-def _populate(memory: mmap.mmap) -> None:
-    """Fill the page tables; a kernel before 5.14 refuses, and pages are mapped when they are read."""
-    libc = ctypes.CDLL(None)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+def _populate(memory: mmap.mmap, advice: int) -> bool:
+    """Take pages and fill the page tables, in parallel. False if the kernel refuses: before 5.14, or no room."""
+    madvise = ctypes.CDLL(None).madvise
+    anchor = ctypes.c_char.from_buffer(memory)  # as long as it lives, the map cannot be closed
 
-    def populate(at: int) -> None:
+    def populate(at: int) -> bool:
         size = min(POPULATE_BYTES, len(memory) - at)
-        libc.madvise(ctypes.c_void_p(start + at), ctypes.c_size_t(size), MADV_POPULATE_READ)
+        start = ctypes.c_void_p(ctypes.addressof(anchor) + at)
+        return int(madvise(start, ctypes.c_size_t(size), advice)) == 0
 
     with ThreadPoolExecutor(POPULATE_THREADS, thread_name_prefix="arena-map") as pool:
-        for _ in pool.map(populate, range(0, len(memory), POPULATE_BYTES)):
-            pass
+        return all(pool.map(populate, range(0, len(memory), POPULATE_BYTES)))
 
 
 def _abandoned(path: Path) -> bool:
@@ -188,11 +192,17 @@ class Arena:
             return mmap.mmap(file.fileno(), self.total_bytes)
 
     def _allocate(self) -> None:
-        """Take the pages: a write beyond the tmpfs's size would be SIGBUS (nccl#525)."""
+        """Take the pages: a write beyond the tmpfs's size would be SIGBUS (nccl#525).
+
+        Many threads through the mapping are sooner done than one fallocate, which says what is wrong if they fail.
+        """
         try:
             with self.path.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, self.total_bytes)
+                there = os.fstat(file.fileno()).st_blocks * BLOCK_BYTES >= self.total_bytes
+                if not there and not _populate(self._map, MADV_POPULATE_WRITE):
+                    os.posix_fallocate(file.fileno(), 0, self.total_bytes)
         except OSError as error:
+            self.path.unlink(missing_ok=True)  # what was taken goes with this process
             self._error = ArenaError(
                 f"{self.path.parent} cannot hold {self.total_bytes / 2**30:.2f} GiB for rank {self.rank}: "
                 f"{os.strerror(error.errno or 0)}. Enlarge the pod's /dev/shm (an emptyDir of medium Memory) "
@@ -228,13 +238,20 @@ class Arena:
         """Before the first byte of a slot changes."""
         self.record(index).unlink(missing_ok=True)
 
-    def register(self) -> None:
-        """Start pinning, once. After a restore: a new process reads its arena sooner unpinned (16.7 GB/s)."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._register, name="arena-register", daemon=True)
-            self._thread.start()
+    def register(self, then: Callable[[], None]) -> None:
+        """Start pinning, once, and call `then` when it is done.
 
-    def _register(self) -> None:
+        After a restore: a new process reads its arena sooner unpinned (16.7 GB/s).
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._register, args=(then,), name="arena-register", daemon=True
+            )
+            self._thread.start()
+        elif self.registered.is_set():
+            then()
+
+    def _register(self, then: Callable[[], None]) -> None:
         started = time.monotonic()
         self._allocated.wait()
         if self._device.type == "cuda":
@@ -249,6 +266,7 @@ class Arena:
                 self._pinned.append(start)
         self.register_s = time.monotonic() - started
         self.registered.set()
+        then()
 
     def _ranges(self) -> list[tuple[int, int]]:
         """What is registered at a time."""
@@ -263,6 +281,7 @@ class Arena:
     def close(self) -> None:
         """Unpin and unmap; the file stays."""
         self._stop.set()
+        self._allocated.wait(60)
         if self._thread is not None:
             self._thread.join(timeout=60)
         for start in self._pinned:

@@ -123,6 +123,8 @@ class SteadfastBackend(Backend):
         if decision.stage == "device" and not isinstance(self._stager, DeviceStager):
             self._stager = DeviceStager(self._layout, self._device, self._arena.registered)
             self._stager.rehearse(now)
+            if self._arena.registered.is_set():
+                self._report_prepared()
 
     def begin(self, session: Session) -> None:
         """See `Backend`."""
@@ -130,8 +132,11 @@ class SteadfastBackend(Backend):
         self._saves.begin(session)
         self._last = None
         assert self._stager is not None and self._arena is not None
-        self._arena.register()
+        self._arena.register(self._report_prepared)
         self._steps = 0
+
+    def _report_prepared(self) -> None:
+        assert self._stager is not None and self._arena is not None
         self._ledger.write(
             Event.PREPARED,
             duration_s=self._arena.register_s,
