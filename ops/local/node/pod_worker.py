@@ -168,7 +168,7 @@ class PodWorker:
             env=self._base_variables() | variables,
             cwd=str(sub.project_root),
             hostname=self._hostname,
-            hosts_file=str(self.files.hosts),
+            etc=self.files.etc,
             netns=self._s.network.namespace(self.uid),
             memory_bytes=memory_limit_bytes(container),
         )

@@ -30,7 +30,7 @@ class ContainerPlan:
     env: dict[str, str]
     cwd: str
     hostname: str
-    hosts_file: str
+    etc: dict[str, str]
     netns: str | None
     memory_bytes: int | None
 
@@ -90,7 +90,7 @@ class Runtime:
             "env": plan.env | mark,
             "cwd": plan.cwd,
             "hostname": plan.hostname,
-            "hosts_file": plan.hosts_file,
+            "etc": plan.etc,
             "netns": plan.netns,
             "cgroups": [str(g) for g in groups],
             "log_file": str(log),

@@ -61,13 +61,14 @@ def main(spec_path: str) -> None:
 
 
 def enter_namespaces(libc: ctypes.CDLL, spec: dict[str, Any]) -> None:
-    """The pod's network, its host name and its own view of /etc/hosts."""
+    """The pod's network, its host name and its own files in /etc."""
     descriptor = os.open(spec["netns"], os.O_RDONLY)
     check(libc.setns(descriptor, CLONE_NEWNET))
     os.close(descriptor)
     check(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS))
     check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
-    check(libc.mount(spec["hosts_file"].encode(), b"/etc/hosts", None, MS_BIND, None))
+    for source, target in spec["etc"].items():
+        check(libc.mount(source.encode(), target.encode(), None, MS_BIND, None))
     name = spec["hostname"].encode()
     check(libc.sethostname(name, len(name)))
 
