@@ -33,8 +33,11 @@ from typing import NoReturn
 
 from trainer.forked import SOCKET_VARIABLE, Request, die_with_parent, receive_request
 
+OF_THE_LAUNCHER = ("torch", "torch.distributed.run", "nvidia_resiliency_ext.fault_tolerance")
 OF_A_RANK = ("trainer.early", "trainer.attempt", "trainer.process", "trainer.resilience.in_process")
 """All that `trainer.train` imports. Not the module itself, which a child runs as its main module."""
+OF_A_POD = (*OF_THE_LAUNCHER, *OF_A_RANK)
+"""In this order: ft_launcher starts and looks for the others while the rest is imported."""
 OF_THE_STORE = ("nvidia_resiliency_ext.fault_tolerance.launcher",)
 """What nvrx-control imports."""
 
@@ -91,19 +94,6 @@ class UnfitToForkError(RuntimeError):
     """What was imported has started threads or CUDA; a child would be broken."""
 
 
-def preload(modules: Sequence[str]) -> None:
-    """Import, without collecting (`trainer.early` says why), and freeze. Raises UnfitToForkError."""
-    os.environ.update(ONE_THREAD)
-    gc.disable()
-    for name in modules:
-        importlib.import_module(name)
-    gc.freeze()
-    gc.enable()
-    threads = len(list(Path("/proc/self/task").iterdir()))
-    if threads != 1:
-        raise UnfitToForkError(f"the imports have started {threads - 1} threads")
-
-
 @dataclass
 class _Child:
     pid: int
@@ -120,10 +110,18 @@ class Server:
         self._selector.register(listener, selectors.EVENT_READ, self._answer)
         self._children: list[_Child] = []
 
-    def serve(self) -> Request:
-        """Returns in each child, with what it was asked to run, and never in the server."""
+    def serve(self, modules: Sequence[str]) -> Request:
+        """Returns in each child, with what it was asked to run, and never in the server.
+
+        Imports between two requests, and without collecting (`trainer.early` says why). Raises UnfitToForkError.
+        """
+        to_import = list(modules)
+        gc.disable()
         while True:
-            for key, _ in self._selector.select():
+            if to_import:
+                importlib.import_module(to_import.pop(0))
+                gc.freeze()
+            for key, _ in self._selector.select(0 if to_import else None):
                 action: Callable[[], Request | None] = key.data
                 if (request := action()) is not None:
                     return request
@@ -134,6 +132,9 @@ class Server:
         if request is None:
             asker.close()
             return None
+        threads = len(list(Path("/proc/self/task").iterdir()))
+        if threads != 1:
+            raise UnfitToForkError(f"the imports have started {threads - 1} threads")
         pid = os.fork()
         if pid == 0:
             self._forget_all()
@@ -180,6 +181,7 @@ def _send(asker: socket.socket, message: dict[str, int]) -> None:
 
 def become(request: Request) -> None:
     """Make this child what a fresh process with the asker's environment would be, and run the module in it."""
+    gc.enable()
     os.setsid()
     die_with_parent()
     for target, fd in enumerate(request.fds):
@@ -228,15 +230,15 @@ def _exec(request: Request) -> NoReturn:
 
 
 def main(fd: str, *modules: str) -> None:
-    """Import, then serve those who have queued meanwhile."""
+    """Import and serve until killed; in a child, run what was asked for."""
     die_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_THE_SERVER)
-    listener = socket.socket(fileno=int(fd))
+    os.environ.update(ONE_THREAD)
     try:
-        preload(modules)
-    except Exception as error:
-        sys.exit(f"forkserver: {error!r}; processes are started without it")
-    become(Server(listener).serve())
+        request = Server(socket.socket(fileno=int(fd))).serve(modules)
+    except (ImportError, UnfitToForkError) as error:
+        sys.exit(f"forkserver: {error}; processes are started without it")
+    become(request)
 
 
 if __name__ == "__main__":

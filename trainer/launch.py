@@ -22,7 +22,7 @@ from typing import IO
 from trainer.config import TrainConfig
 from trainer.events import Event, Ledger
 from trainer.exit_codes import ExitCode
-from trainer.forkserver import OF_A_RANK, ForkServer
+from trainer.forkserver import OF_A_POD, ForkServer
 from trainer.launcher_log import event_in
 from trainer.paths import PodContext
 from trainer.resilience import health, progress, verdict
@@ -161,7 +161,7 @@ def main(argv: list[str]) -> int:
     context.paths.make()
     arguments = argv[1:] if argv[:1] == ["--"] else argv
     config = TrainConfig.model_validate_json(context.config_json)
-    fork_server = ForkServer(OF_A_RANK) if config.recovery.fork_server else None
+    fork_server = ForkServer(OF_A_POD) if config.recovery.fork_server else None
     try:
         conclusion = Launch(context, config, arguments, fork_server).run()
     finally:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from trainer.forked import SOCKET_VARIABLE
-from trainer.forkserver import OF_A_RANK, ForkServer
+from trainer.forkserver import OF_A_POD, ForkServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -30,7 +30,7 @@ if sys.argv[1] == "show":
         "arguments": sys.argv[1:], "name": __name__, "colour": os.environ.get("COLOUR"), "directory": os.getcwd(),
         "sockets": sorted(f for f in files if "socket" in f), "threads": threading.active_count(),
         "blocked": [int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, set())],
-        "imported": "nvidia_resiliency_ext.inprocess" in sys.modules,
+        "imported": "torch" in sys.modules,
         "leads_its_session": os.getsid(0) == os.getpid(),
     }))
     print("complaint", file=sys.stderr)
@@ -64,7 +64,7 @@ def programs(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
-    server = ForkServer(OF_A_RANK)
+    server = ForkServer(OF_A_POD)
     yield server
     server.close()
 
@@ -154,7 +154,7 @@ def test_a_child_and_all_it_started_die_with_whoever_asked(ask: Ask) -> None:
 
 
 def test_children_die_with_the_server_and_the_next_start_needs_none(programs: Path) -> None:
-    server = ForkServer(OF_A_RANK)
+    server = ForkServer(OF_A_POD)
     ask = asking(programs, server.environment)
     program, _ = pids(process := ask("wait"))
     server.close()
@@ -172,7 +172,7 @@ def test_a_server_that_may_not_fork_says_so_and_is_done_without(
     (programs / "sitecustomize.py").write_text(starts_a_thread)
     with monkeypatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), str(programs)]))
-        server = ForkServer(OF_A_RANK)
+        server = ForkServer(OF_A_POD)
     assert not shown(asking(programs, server.environment)("show"))["imported"]
     server.close()
     assert "the imports have started 1 threads" in capfd.readouterr().err

@@ -5,8 +5,9 @@ holds and is written last; without it a slot holds nothing. The arena goes with 
 /dev/shm it lies in. On a machine where pods share it, a lock held by every living rank protects a
 directory from being swept.
 
-Registering (pinning) the memory costs 0.4 s a GiB, once: a thread does it beside the rendezvous and the first
-steps. Only the copy of the first snapshot waits for it.
+Taking the pages and registering (pinning) them costs 0.3 s a GiB, once; registering pages that are there already
+0.06 s. Threads do it beside the rendezvous and the first steps, slot by slot. A restore waits for its slot, since
+pageable memory would take longer (docs/results/h200.md), and otherwise only the copy of the first snapshot waits.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class ArenaDirectory:
         if path.exists() and path.stat().st_size:
             with path.open("r+b") as file:
                 self._attached[rank] = mmap.mmap(file.fileno(), 0)
-            arguments = (self._attached[rank], MADV_POPULATE_READ)
+            memory = self._attached[rank]
+            arguments = (memory, 0, len(memory), MADV_POPULATE_READ)
             threading.Thread(target=_populate, args=arguments, name="arena-map", daemon=True).start()
 
     def mapped(self, rank: int, total_bytes: int) -> mmap.mmap | None:
@@ -124,18 +126,18 @@ def forget_snapshots(shm: Path, run: str, pod: str) -> None:
         record.unlink(missing_ok=True)
 
 
-def _populate(memory: mmap.mmap, advice: int) -> bool:
+def _populate(memory: mmap.mmap, start: int, end: int, advice: int) -> bool:
     """Take pages and fill the page tables, in parallel. False if the kernel refuses: before 5.14, or no room."""
     madvise = ctypes.CDLL(None).madvise
     anchor = ctypes.c_char.from_buffer(memory)  # as long as it lives, the map cannot be closed
 
     def populate(at: int) -> bool:
-        size = min(POPULATE_BYTES, len(memory) - at)
-        start = ctypes.c_void_p(ctypes.addressof(anchor) + at)
-        return int(madvise(start, ctypes.c_size_t(size), advice)) == 0
+        size = min(POPULATE_BYTES, end - at)
+        address = ctypes.c_void_p(ctypes.addressof(anchor) + at)
+        return int(madvise(address, ctypes.c_size_t(size), advice)) == 0
 
     with ThreadPoolExecutor(POPULATE_THREADS, thread_name_prefix="arena-map") as pool:
-        return all(pool.map(populate, range(0, len(memory), POPULATE_BYTES)))
+        return all(pool.map(populate, range(start, end, POPULATE_BYTES)))
 
 
 def _abandoned(path: Path) -> bool:
@@ -164,14 +166,17 @@ class Arena:
         self._stride = -(-slot_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
         self.path = directory.arena(rank)
         self._map = self._open()
-        self._allocated = threading.Event()
+        self._allocated = [threading.Event() for _ in range(count)]
         self._error: ArenaError | None = None
         threading.Thread(target=self._allocate, name="arena-allocate", daemon=True).start()
         self._address = 0
         self._device = device
         self._whole = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._steady = [threading.Event() for _ in range(count)]
         self.registered = threading.Event()
         self.register_s = 0.0
+        self._then: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
         self._pinned: list[int] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -199,8 +204,11 @@ class Arena:
         try:
             with self.path.open("r+b") as file:
                 there = os.fstat(file.fileno()).st_blocks * BLOCK_BYTES >= self.total_bytes
-                if not there and not _populate(self._map, MADV_POPULATE_WRITE):
-                    os.posix_fallocate(file.fileno(), 0, self.total_bytes)
+                for index, allocated in enumerate(self._allocated):
+                    at = self.slot_at(index)
+                    if not there and not _populate(self._map, at, at + self._stride, MADV_POPULATE_WRITE):
+                        os.posix_fallocate(file.fileno(), at, self._stride)
+                    allocated.set()
         except OSError as error:
             self.path.unlink(missing_ok=True)  # what was taken goes with this process
             self._error = ArenaError(
@@ -208,11 +216,12 @@ class Arena:
                 f"{os.strerror(error.errno or 0)}. Enlarge the pod's /dev/shm (an emptyDir of medium Memory) "
                 "or set checkpoint.host_slots to 1"
             )
-        self._allocated.set()
+        for allocated in self._allocated:
+            allocated.set()
 
-    def wait_allocated(self) -> None:
+    def wait_allocated(self, index: int) -> None:
         """Before anything is written into a slot. Raises ArenaError."""
-        if not self._allocated.wait(ALLOCATE_TIMEOUT_S):
+        if not self._allocated[index].wait(ALLOCATE_TIMEOUT_S):
             raise ArenaError(f"{self.path}: not allocated within {ALLOCATE_TIMEOUT_S} s")
         if self._error is not None:
             raise self._error
@@ -238,50 +247,59 @@ class Arena:
         """Before the first byte of a slot changes."""
         self.record(index).unlink(missing_ok=True)
 
-    def register(self, then: Callable[[], None]) -> None:
-        """Start pinning, once, and call `then` when it is done.
-
-        After a restore: a new process reads its arena sooner unpinned (16.7 GB/s).
-        """
+    def register(self, first: int) -> None:
+        """Start pinning, once, with slot `first`."""
         if self._thread is None:
+            order = sorted(range(self.count), key=lambda index: index != first)
             self._thread = threading.Thread(
-                target=self._register, args=(then,), name="arena-register", daemon=True
+                target=self._register, args=(order,), name="arena-register", daemon=True
             )
             self._thread.start()
-        elif self.registered.is_set():
-            then()
 
-    def _register(self, then: Callable[[], None]) -> None:
-        started = time.monotonic()
-        self._allocated.wait()
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
-            for start, end in self._ranges():
-                if self._stop.is_set():
-                    return
-                code = torch.cuda.cudart().cudaHostRegister(self._whole.data_ptr() + start, end - start, 0)
-                if int(code) != 0:
-                    log.warning("cudaHostRegister: error %s; copies of snapshots are slower and block", code)
-                    break
-                self._pinned.append(start)
-        self.register_s = time.monotonic() - started
-        self.registered.set()
+    def when_registered(self, then: Callable[[], None]) -> None:
+        """Call `then` once all is registered, at once if it is."""
+        with self._lock:
+            if not self.registered.is_set():
+                self._then = then
+                return
         then()
 
-    def _ranges(self) -> list[tuple[int, int]]:
-        """What is registered at a time."""
-        slots = [self.slot_at(index) for index in range(self.count)]
-        return [(at + a, at + b) for at in slots for a, b in pieces(0, self.slot_bytes, PINNED_BYTES)]
+    def _register(self, order: list[int]) -> None:
+        started = time.monotonic()
+        for index in order:
+            self._allocated[index].wait()
+            if self._device.type == "cuda":
+                self._pin(index)
+            if self._stop.is_set():
+                return
+            self._steady[index].set()
+        self.register_s = time.monotonic() - started
+        with self._lock:
+            self.registered.set()
+        self._then()
 
-    def wait_steady(self) -> None:
-        """Before a copy in a process that has begun to register: CUDA refuses memory that is half pinned."""
+    def _pin(self, index: int) -> None:
+        torch.cuda.set_device(self._device)
+        for start, end in pieces(0, self.slot_bytes, PINNED_BYTES):
+            if self._stop.is_set():
+                return
+            at = self.slot_at(index) + start
+            code = torch.cuda.cudart().cudaHostRegister(self._whole.data_ptr() + at, end - start, 0)
+            if int(code) != 0:
+                log.warning("cudaHostRegister: error %s; copies of snapshots are slower and block", code)
+                return
+            self._pinned.append(at)
+
+    def wait_steady(self, index: int) -> None:
+        """Before a slot is copied from while registering goes on: CUDA refuses memory that is half pinned."""
         if self._thread is not None:
-            self.registered.wait(ALLOCATE_TIMEOUT_S)
+            self._steady[index].wait(ALLOCATE_TIMEOUT_S)
 
     def close(self) -> None:
         """Unpin and unmap; the file stays."""
         self._stop.set()
-        self._allocated.wait(60)
+        for allocated in self._allocated:
+            allocated.wait(60)
         if self._thread is not None:
             self._thread.join(timeout=60)
         for start in self._pinned:

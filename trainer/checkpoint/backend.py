@@ -102,6 +102,8 @@ class SteadfastBackend(Backend):
                 arena.stamp(layout, index)
         if self._stager is None:
             self._stager = self._make_stager()
+        whole = {index: (slot.attempt, slot.step) for index, slot in held.items() if index < count}
+        arena.register(first=max(whole, key=lambda index: whole[index], default=0))
         return arena
 
     def _make_stager(self) -> Stager:
@@ -132,7 +134,7 @@ class SteadfastBackend(Backend):
         self._saves.begin(session)
         self._last = None
         assert self._stager is not None and self._arena is not None
-        self._arena.register(self._report_prepared)
+        self._arena.when_registered(self._report_prepared)
         self._steps = 0
 
     def _report_prepared(self) -> None:
@@ -159,7 +161,7 @@ class SteadfastBackend(Backend):
         if slot is None:
             self._saves.fail(launch.position, f"no slot of the arena was free within {launch.wait_s} s")
             return
-        self._arena.wait_allocated()
+        self._arena.wait_allocated(slot)
         self._arena.invalidate(slot)
         memory = self._arena.slot(slot)
         copy_host_state(self._layout, memory, now.host)

@@ -91,7 +91,6 @@ class Restorer:
         """Snapshots in this rank's arena that fit this layout."""
         if self._arena is None:
             return {}
-        self._arena.wait_steady()
         slots = self._arena.directory.slots(self._control.rank)
         return {
             Position(slot.attempt, slot.step): index
@@ -139,10 +138,12 @@ class Restorer:
             return None, torch.zeros(self._layout.slot_bytes, dtype=torch.uint8)
         if candidate.tier == "memory":
             index = held[candidate.position]
+            self._arena.wait_steady(index)
             return index, self._arena.slot(index)
-        self._arena.wait_allocated()
         # not over a snapshot that a later candidate may need
         index = next((i for i in range(self._arena.count) if i not in held.values()), self._arena.count - 1)
+        self._arena.wait_allocated(index)
+        self._arena.wait_steady(index)
         self._arena.invalidate(index)
         return index, self._arena.slot(index)
 
