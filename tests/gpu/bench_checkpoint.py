@@ -23,6 +23,7 @@ import shutil
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ SLOW = ("sync", "dcp", "nvrx")
 NEVER = 1_000_000_000
 LEAD_STEPS, AFTER_STEPS = 5, 3
 """Trained before and after the first save of a window."""
+FILL_STEPS = 3
+"""Not timed, so that the device has work waiting when the first timed step begins."""
 PROBE_BYTES = 2 << 30
 WAIT_S = 300.0
 
@@ -79,7 +82,9 @@ class Bench:
         self.controls = 0
         self.interval = 0
         self.calibrated: dict[str, Any] = {}
-        self.arms = [Arm(name) for name in options.arms.split(",")]
+        self.order = options.arms.split(",")
+        self.arms = {name: Arm(name) for name in self.order}
+        self.repeat = 0
         self.unverified: Arm | None = None
         self.buffer: Tensor | None = None
 
@@ -135,14 +140,15 @@ class Bench:
             arm.engine = None
 
     def run(self, arm: Arm, steps: int, watch_memory: bool = False) -> Window:
-        """Train `steps` steps; saves come from the engine."""
+        """Train a few steps, then time `steps` steps; saves come from the engine."""
         training, engine = self.training, arm.engine
         saves_at, in_flight = [], []
         idle_bytes = self.used_bytes() if watch_memory else 0
         self.rank.settle()
-        clock, started = Clock(self.rank.device), time.perf_counter()
-        clock.mark()
-        for n in range(steps):
+        clock = Clock(self.rank.device)
+        for n in range(-FILL_STEPS, steps):
+            if n == 0:
+                clock.mark()
             number = training.step_number + 1
             if engine is not None:
                 engine.decide(number)
@@ -156,12 +162,14 @@ class Bench:
                 saves_at.append(n)
             if engine is not None:
                 engine.after_step(number)
-                in_flight.append(engine.saving)
+            if n < 0:
+                continue
             clock.mark()
+            in_flight += [engine.saving] if engine is not None else []
             if watch_memory:
                 arm.host_bytes = max(arm.host_bytes, self.used_bytes() - idle_bytes)
         self.rank.settle()
-        return Window(time.perf_counter() - started, clock.durations_s(), saves_at, in_flight)
+        return Window(self.repeat, clock.durations_s(), saves_at, in_flight)
 
     def used_bytes(self) -> int:
         """Memory of the machine in use, files on --work left out."""
@@ -179,23 +187,25 @@ class Bench:
 
     def warm(self, arm: Arm) -> None:
         """The first save, from its launch until nothing of it is left to do."""
-        self.skip(arm, self.interval - LEAD_STEPS - 1)
+        self.skip(arm, self.interval - LEAD_STEPS - FILL_STEPS - 1)
         arm.firsts.append(self.run(arm, LEAD_STEPS + AFTER_STEPS, watch_memory=True))
         started = time.perf_counter()
         arm.engine._backend.drain(WAIT_S)  # type: ignore[union-attr]
         arm.drain_s.append(time.perf_counter() - started)
-        self.skip(arm, 2 * self.interval - 1)
+        self.skip(arm, 2 * self.interval - FILL_STEPS - 1)
 
     def window(self, arm: Arm) -> None:
         """Whole intervals, each beginning with a save. What the arm before left is compared meanwhile."""
         intervals = self.options.intervals
         if arm.name == "control":
             self.verify()
-            self.training.step_number, arm.fingerprints = self.interval - 1, {}
+            self.training.step_number, arm.fingerprints = self.interval - FILL_STEPS - 1, {}
             arm.windows.append(self.run(arm, self.interval * self.options.control_intervals))
             return
         if arm.name in SLOW:
             intervals = self.options.slow_intervals
+        if arm.name == "steadfast-host":
+            intervals = self.options.host_intervals or intervals
         self.open(arm, self.work / arm.name / str(len(arm.runs)))
         self.verify()
         self.make_ready(arm)
@@ -212,13 +222,14 @@ class Bench:
         if arm is None:
             return
         if self.buffer is None or self.buffer.numel() < arm.layout.slot_bytes:
-            self.buffer = torch.zeros(arm.layout.slot_bytes, dtype=torch.uint8)
-        for directory in sorted(arm.runs[-1].checkpoints.glob("step-*")):
-            if (directory / "commit.json").exists():
-                self.compare(arm, directory, self.buffer[: arm.layout.slot_bytes])
-        self.rank.settle()
-        if self.rank.number == 0:
-            shutil.rmtree(arm.runs[-1].checkpoints)
+            self.buffer = torch.empty(arm.layout.slot_bytes, dtype=torch.uint8)
+        with ThreadPoolExecutor() as pool:
+            for directory in sorted(arm.runs[-1].checkpoints.glob("step-*")):
+                if (directory / "commit.json").exists():
+                    self.compare(arm, directory, self.buffer[: arm.layout.slot_bytes])
+                self.rank.settle()
+                if self.rank.number == 0:
+                    pool.submit(shutil.rmtree, directory)
         dist.barrier()
 
     def compare(self, arm: Arm, directory: Path, buffer: Tensor) -> None:
@@ -239,6 +250,7 @@ class Bench:
         """Step time, the part of a step that a copy may overlap with, and the interval."""
         control, self.interval = Arm("control"), NEVER
         self.run(control, 5)
+        self.training.fingerprint()
         t_ref = self.rank.agree(statistics.median(self.run(control, self.options.reference_steps).steps_s))
         self.calibrated = {"t_ref_s": t_ref, "overlap_s": self.overlap_s(), "copy_s": self.copy_s()}
         self.interval = self.options.interval_steps or self.sync_interval(t_ref)
@@ -256,7 +268,7 @@ class Bench:
             shutil.rmtree(self.work / "calibrate")
         dist.barrier()
         target = self.options.sync_efficiency
-        shortest = LEAD_STEPS + AFTER_STEPS + 2
+        shortest = LEAD_STEPS + AFTER_STEPS + FILL_STEPS + 2
         return max(int(target / (1 - target) * self.calibrated["sync_save_s"] / t_ref), shortest)
 
     def overlap_s(self) -> float:
@@ -287,27 +299,25 @@ class Bench:
     def measure(self) -> None:
         """Every arm in every repeat, as long as there is time."""
         self.calibrate()
-        longest = 0.0
+        always = [name for name in self.order if name not in SLOW]
         for repeat in range(self.options.repeats):
-            turn = repeat % len(self.arms)
-            for arm in self.arms[turn:] + self.arms[:turn]:
-                if arm.name in SLOW and repeat >= self.options.slow_repeats:
-                    continue
-                if self.rank.agree(float(time.time() + longest > self.end_s)):
-                    self.say(f"out of time before {arm.name}, repeat {repeat + 1}")
-                    self.verify()
+            self.repeat, turn = repeat, repeat % len(always)
+            slow = repeat >= self.options.repeats - self.options.slow_repeats
+            for name in always[turn:] + always[:turn] + [n for n in self.order if n in SLOW and slow]:
+                if self.rank.agree(float(time.time() > self.end_s)):
+                    self.say(f"out of time before {name}, repeat {repeat + 1}")
                     return
-                started = time.time()
+                arm = self.arms[name]
                 self.window(arm)
-                longest = max(longest, time.time() - started)
-                self.say(f"{arm.name}, repeat {repeat + 1}: {arm.windows[-1].step_s * 1e3:.3f} ms a step")
+                self.say(f"{name}, repeat {repeat + 1}: {arm.windows[-1].step_s * 1e3:.3f} ms a step")
                 self.write()
-        self.verify()
 
     def write(self) -> None:
         """All that is known so far."""
-        control = next((a.windows for a in self.arms if a.name == "control"), [])
-        rows = [summary(arm, control) for arm in self.arms if arm.windows and control and arm.name != "control"]
+        control = self.arms["control"].windows
+        paired = {w.repeat for w in control}
+        measured = [arm for arm in self.arms.values() if arm.name != "control" and arm.windows]
+        rows = [summary(arm, control) for arm in measured if all(w.repeat in paired for w in arm.windows)]
         tensors = self.training.state.device_tensors()
         result = {
             "versions": versions(self.rank.device, self.work),
@@ -318,9 +328,10 @@ class Bench:
             "interval_steps": self.interval,
             "interval_s": self.interval * self.calibrated["t_ref_s"],
             "intervals": self.options.intervals,
+            "host_intervals": self.options.host_intervals or self.options.intervals,
             "slow_intervals": self.options.slow_intervals,
             "control_intervals": self.options.control_intervals,
-            "control_step_s": [w.step_s for w in control],
+            "control_step_s": [(w.repeat, w.step_s) for w in control],
             "rows": rows,
         }
         if self.rank.number == 0:
@@ -336,6 +347,7 @@ def rank_main(options: argparse.Namespace) -> None:
     ranks, device = bench.rank.world_size, bench.rank.device
     bench.say(f"{bench.training.nbytes() / 1e9:.2f} GB a rank, {ranks} ranks, {device}")
     bench.measure()
+    bench.verify()
     bench.write()
     bench.say("\n" + (Path(options.out) / "bench_checkpoint.md").read_text())
     dist.barrier()

@@ -164,6 +164,6 @@ class Training:
 
 
 def sum_bits(tensor: Tensor) -> Tensor:
-    """The sum of a tensor's bits as 32-bit integers."""
+    """The sum of a tensor's bits as integers of 64 bits, or of 32 where they do not come out even."""
     flat = tensor.detach().reshape(-1)
-    return flat.view(torch.int32).sum(dtype=torch.int64) if flat.numel() else flat.new_zeros((), dtype=torch.int64)
+    return flat.view(torch.int32 if flat.nbytes % 8 else torch.int64).sum(dtype=torch.int64)

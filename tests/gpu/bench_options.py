@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-ARMS = ("control", "sync", "dcp", "nvrx", "steadfast-host", "steadfast-device")
+ARMS = ("control", "steadfast-device", "control", "steadfast-host", "sync", "nvrx", "dcp")
+"""In order; `control` as often as one likes."""
 
 
 def parse(description: str | None) -> argparse.Namespace:
@@ -27,9 +28,10 @@ def parse(description: str | None) -> argparse.Namespace:
     add("--arms", default=",".join(ARMS))
     add("--repeats", type=int, default=3)
     add("--intervals", type=int, default=5)
-    add("--slow-repeats", type=int, default=1, help="repeats of sync, dcp and nvrx")
-    add("--slow-intervals", type=int, default=2, help="intervals of sync, dcp and nvrx")
-    add("--control-intervals", type=int, default=2)
+    add("--host-intervals", type=int, default=0, help="of steadfast-host; 0: as many")
+    add("--slow-repeats", type=int, default=1, help="the last repeats, in which sync, dcp and nvrx run too")
+    add("--slow-intervals", type=int, default=2, help="of sync, dcp and nvrx")
+    add("--control-intervals", type=int, default=1)
     add("--interval-steps", type=int, default=0, help="0: from a measured synchronous save")
     add("--sync-efficiency", type=float, default=0.60)
     add("--reference-steps", type=int, default=30)

@@ -27,16 +27,17 @@ T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
 class Window:
     """Some steps of one arm."""
 
-    wall_s: float
+    repeat: int
     steps_s: list[float]
     saves_at: list[int]
     """Which of the steps launched a save."""
     in_flight: list[bool]
+    """By step: whether a save was under way at its end."""
 
     @property
     def step_s(self) -> float:
         """Mean, whatever happened."""
-        return self.wall_s / len(self.steps_s)
+        return statistics.mean(self.steps_s)
 
 
 @dataclass
@@ -68,8 +69,9 @@ def summary(arm: Measured, control: list[Window]) -> dict[str, Any]:
     snapshots, prepared = arm.events("snapshot"), arm.events("prepared")
     # the control arm takes the same fingerprints at the same steps
     usual_s = statistics.median([cost for w in control for cost in costs(w, t_ref)])
-    quiet = [s for w in arm.windows for s in _beside(w)]
-    efficiencies = [c.step_s / w.step_s for c, w in zip(control, arm.windows, strict=False)]
+    beside = [s for w in arm.windows for s in _away_from_saves(w)]
+    undisturbed_s = statistics.mean(s for w in control for s in _away_from_saves(w))
+    efficiencies = [_control_step_s(control, w.repeat) / w.step_s for w in arm.windows]
     return {
         "arm": arm.name,
         "windows": len(arm.windows),
@@ -82,8 +84,8 @@ def summary(arm: Measured, control: list[Window]) -> dict[str, Any]:
         "step_excess_s": _quantiles([cost - usual_s for w in arm.windows for cost in costs(w, t_ref)]),
         "step_excess_first_s": [cost - usual_s for w in arm.firsts for cost in costs(w, t_ref)],
         "fingerprint_s": usual_s,
-        "slowdown_while_writing": statistics.mean(quiet) / t_ref - 1 if quiet else None,
-        "steps_while_writing": len(quiet),
+        "slowdown_while_writing": statistics.mean(beside) / undisturbed_s - 1 if beside else None,
+        "steps_while_writing": len(beside),
         "commit_s": _quantiles([e["commit_s"] for e in arm.events("committed") if e["step"] > arm.first_step]),
         "commit_first_s": [e["commit_s"] for e in arm.events("committed") if e["step"] == arm.first_step],
         "write_s": _quantiles([e["write_s"] + e["fsync_s"] for e in arm.events("rank_written")]),
@@ -104,11 +106,17 @@ def costs(window: Window, t_ref: float) -> Iterator[float]:
         yield sum(step - t_ref for step in window.steps_s[at : at + 2])
 
 
-def _beside(window: Window) -> list[float]:
-    """Steps during which a save was under way, but for the one that launched it and the next."""
+def _control_step_s(control: list[Window], repeat: int) -> float:
+    """Of the control windows around."""
+    return statistics.mean(w.step_s for w in control if w.repeat == repeat)
+
+
+def _away_from_saves(window: Window) -> Iterator[float]:
+    """Steps but for those that launched a save and the next; of an arm, only those beside a save under way."""
     near = {at + d for at in window.saves_at for d in (0, 1)}
-    both = zip(window.steps_s, window.in_flight, strict=False)
-    return [s for n, (s, saving) in enumerate(both) if saving and n not in near]
+    for n, step_s in enumerate(window.steps_s):
+        if n not in near and (not window.in_flight or window.in_flight[n]):
+            yield step_s
 
 
 def _quantiles(values: list[float]) -> dict[str, float] | None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -111,14 +113,33 @@ def _to_target(root: Path, model: str, ranks: int, steps: int) -> str:
 
 
 def rates(args: argparse.Namespace, _root: Path) -> dict[str, Any]:
-    """Pinned device-to-host copies, one GPU at a time and all at once, in GB/s (10^9 bytes)."""
+    """All-reduce bus bandwidth by size; pinned device-to-host copies, one GPU at a time and all at once: GB/s."""
+    reduced = all_reduce_rates(args.gpus)
     if not torch.cuda.is_available():
-        return {"device_to_host_gb_s": None, "reason": "no GPU"}
+        return {"all_reduce": reduced, "device_to_host_gb_s": None, "reason": "no GPU"}
     count = min(args.gpus, torch.cuda.device_count())
     sources = [torch.empty(COPY_BYTES, dtype=torch.uint8, device=f"cuda:{gpu}") for gpu in range(count)]
     targets = [torch.empty(COPY_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(count)]
     alone = [_copy_rate([sources[gpu]], [targets[gpu]]) for gpu in range(count)]
-    return {"bytes": COPY_BYTES, "alone_gb_s": alone, "together_gb_s": _copy_rate(sources, targets)}
+    together = _copy_rate(sources, targets)
+    return {"all_reduce": reduced, "bytes": COPY_BYTES, "alone_gb_s": alone, "together_gb_s": together}
+
+
+def all_reduce_rates(gpus: int) -> list[dict[str, Any]]:
+    """What `check --nodes` measures, on this host alone."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}"]
+    ended = subprocess.run(
+        [*command, "-m", "trainer.bandwidth"],
+        env={**os.environ, "STEADFAST_BARS": "{}"},
+        cwd=pods.PROJECT,
+        capture_output=True,
+        text=True,
+    )
+    line = next((line for line in ended.stdout.splitlines() if '"bandwidth"' in line), None)
+    if line is None:
+        raise RuntimeError(f"all-reduce ended with {ended.returncode}: {ended.stderr[-2000:]}")
+    rows: list[dict[str, Any]] = json.loads(line)["bandwidth"]
+    return rows
 
 
 def _copy_rate(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> float:

@@ -2,6 +2,7 @@
 # Everything a host with N GPUs can show, in one command of about ten minutes: checkpoints side by side, recovery
 # over NCCL, a stand-in for two nodes, resharding, link rates. Results and logs in $OUT (default: ./gpu-results).
 #   tests/gpu/run_host.sh N [MODEL]
+# PARTS="rates recovery" runs these alone; REPEATS and CLASSES are the recovery's.
 # NVLink multicast stays off: in-process restart cannot abort it, and a shared host may not survive it.
 set -u
 cd "$(dirname "$0")/../.."
@@ -17,6 +18,7 @@ failed=0
 part() { # name, seconds, command …
   local name=$1 limit=$2
   shift 2
+  [[ " ${PARTS:-$name} " == *" $name "* ]] || return 0
   local begin=$SECONDS
   timeout --kill-after=10 "$limit" "$@" >"$out/$name.log" 2>&1
   local code=$?
@@ -25,10 +27,10 @@ part() { # name, seconds, command …
   [ "$code" -eq 0 ] || failed=1
 }
 
-part rates 30 "$python" tests/gpu/host_parts.py rates --gpus "$gpus" --out "$out"
+part rates 45 "$python" tests/gpu/host_parts.py rates --gpus "$gpus" --out "$out"
 part checkpoint 280 "$python" tests/gpu/bench_checkpoint.py --ranks "$gpus" --out "$out" --minutes 3.5 --intervals 3
 part recovery 170 "$python" tests/gpu/recovery.py --launchers 1 --ranks "$gpus" --model "$model" --out "$out" \
   --repeats "${REPEATS:-5}" --classes "${CLASSES:-exception,collective_hang,sigkill}"
-part nodes 75 "$python" tests/gpu/host_parts.py nodes --gpus "$gpus" --model "$model" --out "$out"
-part reshard 110 "$python" tests/gpu/host_parts.py reshard --gpus "$gpus" --model toy --out "$out"
+part nodes 60 "$python" tests/gpu/host_parts.py nodes --gpus "$gpus" --model "$model" --out "$out"
+part reshard 80 "$python" tests/gpu/host_parts.py reshard --gpus "$gpus" --model toy --out "$out"
 exit "$failed"
