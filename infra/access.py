@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import aws_cdk as cdk
 from aws_cdk import aws_eks_v2 as eks
 from constructs import Construct
 
 from environments.environment import Environment
+from infra.naming import partition
 from k8s.names import RESEARCHERS_GROUP
 
 _ADMIN_POLICY = "AmazonEKSClusterAdminPolicy"
@@ -39,6 +39,6 @@ class People(Construct):
 
 def _admin_policy() -> eks.CfnAccessEntry.AccessPolicyProperty:
     return eks.CfnAccessEntry.AccessPolicyProperty(
-        policy_arn=f"arn:{cdk.Aws.PARTITION}:eks::aws:cluster-access-policy/{_ADMIN_POLICY}",
+        policy_arn=f"arn:{partition()}:eks::aws:cluster-access-policy/{_ADMIN_POLICY}",
         access_scope=eks.CfnAccessEntry.AccessScopeProperty(type="cluster"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ from constructs import Construct
 
 from environments.environment import Environment
 from environments.versions import addon_versions
-from infra.naming import accept, arn, managed, pin
+from infra.naming import accept, arn, managed, managed_policy, pin, service_principal
 from k8s.names import SERVICE_ACCOUNT
 from k8s.placement import DAEMON_TOLERATIONS
 
@@ -25,11 +26,11 @@ class Addons(Construct):
     """Networking and identity before the nodes; what needs a node to run on after them."""
 
     def __init__(
-        self, scope: Construct, id: str, env: Environment, cluster: eks.Cluster, file_system_id: str
+        self, scope: Construct, id: str, env: Environment, cluster_name: str, file_system_id: str
     ) -> None:
         super().__init__(scope, id)
         self._env = env
-        self._cluster = cluster
+        self._cluster_name = cluster_name
         self._file_system_id = file_system_id
         self._versions = addon_versions(env.kubernetes_version)
         self._agent = self._add("eks-pod-identity-agent", {})
@@ -41,8 +42,7 @@ class Addons(Construct):
 
     def around_nodes(self, nodes: eks.CfnNodegroup) -> None:
         """Order the node group after networking, and add what cannot become active without nodes."""
-        for addon in (self._agent, self._cni, self._proxy):
-            nodes.add_resource_dependency(addon)
+        nodes.node.add_dependency(self._agent, self._cni, self._proxy)
         later = [
             self._add("coredns", {}),
             self._add("aws-fsx-csi-driver", {}, {"fsx-csi-controller-sa": self._fsx_role()}),
@@ -64,7 +64,7 @@ class Addons(Construct):
             name,
             addon_name=name,
             addon_version=self._versions[name],
-            cluster_name=self._cluster.cluster_name,
+            cluster_name=self._cluster_name,
             configuration_values=json.dumps(configuration, sort_keys=True) if configuration else None,
             resolve_conflicts="OVERWRITE",
             preserve_on_delete=False,
@@ -82,12 +82,11 @@ class Addons(Construct):
     def _role(
         self, id: str, *, policy: str | None = None, statements: list[iam.PolicyStatement] | None = None
     ) -> iam.Role:
-        principal = iam.ServicePrincipal("pods.eks.amazonaws.com")
         role = iam.Role(
             self,
             f"{id}Role",
-            assumed_by=iam.SessionTagsPrincipal(principal),
-            managed_policies=[iam.ManagedPolicy.from_aws_managed_policy_name(policy)] if policy else None,
+            assumed_by=_pods(),
+            managed_policies=[managed_policy(policy)] if policy else None,
             inline_policies={"rights": iam.PolicyDocument(statements=statements)} if statements else None,
         )
         pin(role, f"{id}Role")
@@ -106,8 +105,14 @@ class Addons(Construct):
         eks.CfnPodIdentityAssociation(
             self,
             "SecretsAssociation",
-            cluster_name=self._cluster.cluster_name,
+            cluster_name=self._cluster_name,
             namespace=self._env.namespace,
             service_account=SERVICE_ACCOUNT,
             role_arn=role.role_arn,
         ).add_resource_dependency(self._agent)
+
+
+@functools.cache
+def _pods() -> iam.SessionTagsPrincipal:
+    """Pod Identity's principal; it tags its sessions."""
+    return iam.SessionTagsPrincipal(service_principal("pods.eks"))

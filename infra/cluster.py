@@ -38,13 +38,14 @@ class Cluster(Construct):
         self._log_group = log_group(self, "Logs", env, control_plane_logs(env))
         self._key = self._build_key()
         self.cluster = self._build_cluster(vpc)
-        People(self, "People", env, self.cluster.cluster_name)
-        self.addons = Addons(self, "AddOns", env, self.cluster, file_system_id)
+        cluster_name = self.cluster.cluster_name
+        People(self, "People", env, cluster_name)
+        self.addons = Addons(self, "AddOns", env, cluster_name, file_system_id)
         system = SystemNodes(
             self,
             "System",
             env,
-            cluster_name=self.cluster.cluster_name,
+            cluster_name=cluster_name,
             subnet_id=subnet_id,
             group_ids=[self.cluster.cluster_security_group_id, lustre_clients_id],
         )

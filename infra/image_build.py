@@ -15,7 +15,7 @@ from constructs import Construct
 
 from environments.environment import Environment
 from environments.versions import CODEBUILD_IMAGE
-from infra.naming import accept
+from infra.naming import accept, service_principal
 from infra.observability import build_logs, log_group
 
 SOURCE_KEY = "build/source.zip"
@@ -86,7 +86,7 @@ class ImageBuild(Construct):
         role = iam.Role(
             self,
             "Role",
-            assumed_by=iam.ServicePrincipal("codebuild.amazonaws.com"),
+            assumed_by=service_principal("codebuild"),
             inline_policies={"build": iam.PolicyDocument(statements=rights)},
         )
         group = cdk.Stack.of(self).get_logical_id(cast(cdk.CfnElement, logs.node.default_child))

@@ -28,8 +28,7 @@ class LustreFileSystem(Construct):
         rules = self._build_rules(clients_group_id)
         self.file_system = self._build_file_system(subnet_id)
         # FSx checks the rules when it is created, and has lost the race by a second: fsx-csi#32.
-        for rule in rules:
-            self.file_system.add_resource_dependency(rule)
+        self.file_system.node.add_dependency(*rules)
         self._build_associations()
 
     def _build_group(self, vpc_id: str) -> ec2.CfnSecurityGroup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from typing import cast
 
@@ -21,10 +22,34 @@ def pin(resource: IConstruct, logical_id: str) -> None:
 
 def accept(scope: IConstruct, reason: str, *rules: str) -> None:
     """Accept cdk-nag's AwsSolutions rules for a construct and what is in it, with the reason beside it."""
-    for rule in rules:
-        cdk.Validations.of(scope).acknowledge(
-            cdk.Acknowledgment(id=f"AwsSolutions::AwsSolutions-{rule}", reason=reason)
-        )
+    cdk.Validations.of(scope).acknowledge(
+        *(cdk.Acknowledgment(id=f"AwsSolutions::AwsSolutions-{rule}", reason=reason) for rule in rules)
+    )
+
+
+# Values and policies that belong to no stack; each costs a call to CDK's Node process, so it is asked for once.
+@functools.cache
+def partition() -> str:
+    """`AWS::Partition`."""
+    return cdk.Aws.PARTITION
+
+
+@functools.cache
+def account_id() -> str:
+    """`AWS::AccountId`."""
+    return cdk.Aws.ACCOUNT_ID
+
+
+@functools.cache
+def managed_policy(name: str) -> iam.IManagedPolicy:
+    """A policy that AWS manages."""
+    return iam.ManagedPolicy.from_aws_managed_policy_name(name)
+
+
+@functools.cache
+def service_principal(name: str) -> iam.ServicePrincipal:
+    """A service of AWS as a principal."""
+    return iam.ServicePrincipal(f"{name}.amazonaws.com")
 
 
 def managed(policy: str) -> str:
@@ -34,12 +59,12 @@ def managed(policy: str) -> str:
 
 def arn(env: Environment, service: str, resource: str) -> str:
     """An ARN in the environment's region and account."""
-    return f"arn:{cdk.Aws.PARTITION}:{service}:{env.region}:{cdk.Aws.ACCOUNT_ID}:{resource}"
+    return f"arn:{partition()}:{service}:{env.region}:{account_id()}:{resource}"
 
 
 def bucket_name(env: Environment) -> str:
     """The archive's bucket. A name, not a reference: the archive stack outlives whoever uses it."""
-    return env.archive.bucket or f"{env.name}-archive-{cdk.Aws.ACCOUNT_ID}-{env.region}"
+    return env.archive.bucket or f"{env.name}-archive-{account_id()}-{env.region}"
 
 
 def subnet_masks(cidr: str) -> tuple[int, int]:
@@ -54,9 +79,9 @@ def node_role(scope: Construct, id: str, env: Environment) -> iam.Role:
     role = iam.Role(
         scope,
         id,
-        assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
+        assumed_by=service_principal("ec2"),
         description=f"Nodes of environment {env.name}",
-        managed_policies=[iam.ManagedPolicy.from_aws_managed_policy_name(name) for name in policies],
+        managed_policies=[managed_policy(name) for name in policies],
     )
     accept(role, "EKS demands these two of a node, and AWS keeps them", *map(managed, policies))
     return role

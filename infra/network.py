@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from environments.environment import Environment
 from environments.rules.network import endpoint_services
-from infra.naming import pin, subnet_masks
+from infra.naming import pin, service_principal, subnet_masks
 from infra.observability import flow_logs, log_group
 
 
@@ -25,9 +27,9 @@ class Network(Construct):
         self._build_endpoints()
 
     @property
-    def gpu_subnet(self) -> ec2.ISubnet:
-        """The private subnet in the environment's zone."""
-        return self.vpc.select_subnets(subnet_group_name="private").subnets[0]
+    def private_subnets(self) -> list[ec2.ISubnet]:
+        """One per zone, the environment's own zone first."""
+        return self.vpc.private_subnets if self._env.network.egress == "nat" else self.vpc.isolated_subnets
 
     def _build_vpc(self) -> ec2.Vpc:
         env, nat = self._env, self._env.network.egress == "nat"
@@ -96,7 +98,7 @@ class Network(Construct):
 
     def _build_flow_log(self) -> None:
         group = log_group(self, "FlowLogGroup", self._env, flow_logs(self._env))
-        role = iam.Role(self, "FlowLogRole", assumed_by=iam.ServicePrincipal("vpc-flow-logs.amazonaws.com"))
+        role = iam.Role(self, "FlowLogRole", assumed_by=service_principal("vpc-flow-logs"))
         self.vpc.add_flow_log(
             "Rejected",
             destination=ec2.FlowLogDestination.to_cloud_watch_logs(group, role),
@@ -119,9 +121,14 @@ class Network(Construct):
         for service in endpoint_services(self._env):
             self.vpc.add_interface_endpoint(
                 f"Endpoint-{service}",
-                service=ec2.InterfaceVpcEndpointService(f"com.amazonaws.{self._env.region}.{service}", 443),
+                service=_endpoint_service(self._env.region, service),
                 private_dns_enabled=True,
                 security_groups=[group],
                 subnets=ec2.SubnetSelection(subnet_group_name="private"),
                 open=False,
             )
+
+
+@functools.cache
+def _endpoint_service(region: str, service: str) -> ec2.InterfaceVpcEndpointService:
+    return ec2.InterfaceVpcEndpointService(f"com.amazonaws.{region}.{service}", 443)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import aws_cdk as cdk
 import cdk8s
 from constructs import Construct
@@ -31,14 +33,13 @@ class EnvironmentStack(cdk.Stack):
             description=f"Steadfast environment {env.name}: {description}",
             termination_protection=protected,
             tags=env.all_tags,
-            permissions_boundary=cdk.PermissionsBoundary.from_arn(env.permissions_boundary)
-            if env.permissions_boundary
-            else None,
+            permissions_boundary=_boundary(env.permissions_boundary) if env.permissions_boundary else None,
         )
 
         # In the templates too: an account that looks at a resource sees whose it is, whoever deployed it.
+        tags = cdk.Tags.of(self)
         for key, value in sorted(env.all_tags.items()):
-            cdk.Tags.of(self).add(key, value)
+            tags.add(key, value)
 
     @property
     def availability_zones(self) -> list[str]:
@@ -68,8 +69,7 @@ class NetworkStack(EnvironmentStack):
         self.network = Network(self, "Network", env)
         # Exported whether or not a stack imports them: an export in use can then never go or change.
         self.vpc_id = self.export_value(self.network.vpc.vpc_id)
-        subnets = self.network.vpc.select_subnets(subnet_group_name="private").subnets
-        self.subnet_ids = [self.export_value(subnet.subnet_id) for subnet in subnets]
+        self.subnet_ids = [self.export_value(subnet.subnet_id) for subnet in self.network.private_subnets]
         self.efa_id = self.export_value(self.network.efa.security_group_id)
         self.lustre_clients_id = self.export_value(self.network.lustre_clients.security_group_id)
 
@@ -138,6 +138,11 @@ class CapacityStack(EnvironmentStack):
         )
         self.add_stack_dependency(cluster)
         self.output("NodeGroupName", env.node_group)
+
+
+@functools.cache
+def _boundary(arn: str) -> cdk.PermissionsBoundary:
+    return cdk.PermissionsBoundary.from_arn(arn)
 
 
 def add_stacks(app: cdk.App, env: Environment) -> list[EnvironmentStack]:

@@ -43,9 +43,9 @@ def emit(scope: Construct, manifest: Manifest) -> cdk8s.ApiObject:
         ),
     )
     # As patches, so that the dictionary arrives as it is: constructor arguments lose empty selectors.
-    for key, value in manifest.items():
-        if key not in ("apiVersion", "kind", "metadata"):
-            api_object.add_json_patch(cdk8s.JsonPatch.add(f"/{key}", value))
+    rest = [key for key in manifest if key not in ("apiVersion", "kind", "metadata")]
+    if rest:
+        api_object.add_json_patch(*(cdk8s.JsonPatch.add(f"/{key}", manifest[key]) for key in rest))
     return api_object
 
 

@@ -116,9 +116,10 @@ class Matrix:
     folder: Path
     environments: dict[str, Environment]
     report: dict[str, Any]
+    by_name: dict[str, Templates]
 
     def templates(self, name: str) -> Templates:
-        return Templates.read(self.folder, name)
+        return self.by_name[name]
 
     def region_of(self, path: Path) -> str:
         return self.environments[path.name.removesuffix(".template.json").rpartition("-")[0]].region
@@ -130,7 +131,18 @@ class Matrix:
 
 @pytest.fixture(scope="session")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    """All pairs and the examples in one app, checked by CDK's validator and cdk-nag."""
+    """All pairs and the examples."""
+    return synthesize(matrix_environments(), tmp_path_factory.mktemp("matrix"))
+
+
+def matrix_environments() -> dict[str, Environment]:
+    """By name: all pairs, then the examples."""
+    pairs = {f"m{number}": environment_of(choice, f"m{number}") for number, choice in enumerate(all_pairs())}
+    return pairs | {name: load(find(name)) for name in names()}
+
+
+def synthesize(environments: dict[str, Environment], folder: Path) -> Matrix:
+    """All of them in one app, checked by CDK's validator and cdk-nag."""
     # Here, so that unit tests of this folder do not start jsii.
     import aws_cdk as cdk
     import cdk_nag
@@ -139,11 +151,6 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
     from infra.checks import acknowledge
     from infra.stacks import add_stacks
 
-    folder = tmp_path_factory.mktemp("matrix")
-    environments = {
-        f"m{number}": environment_of(choice, f"m{number}") for number, choice in enumerate(all_pairs())
-    }
-    environments |= {name: load(find(name)) for name in names()}
     app = cdk.App(outdir=str(folder), analytics_reporting=False, post_cli_context=context())
     for environment in environments.values():
         add_stacks(app, environment)
@@ -155,4 +162,4 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
         if "ValidationFailed" not in str(error):
             raise
     report = json.loads((folder / "validation-report.json").read_text())
-    return Matrix(folder, environments, report)
+    return Matrix(folder, environments, report, {name: Templates.read(folder, name) for name in environments})
