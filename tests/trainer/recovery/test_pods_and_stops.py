@@ -43,10 +43,23 @@ def terminate_control(job: pods.Job) -> None:
 
 
 def test_the_capacity_blocks_end_stops_the_run(start: StartJob) -> None:
-    job = start(environment={"STEADFAST_STOP_AT": str(time.time() + 12)})
+    """Also without the fork server: each rank is an interpreter of its own then."""
+    job = start(config(recovery={"fork_server": False}), environment={"STEADFAST_STOP_AT": str(time.time() + 14)})
     codes = job.wait(90, "pod")
     assert codes["pod-0"] == codes["pod-1"] == 92, job.logs()
     assert {"Capacity Block" in record["reason"] for record in job.records("planned_stop")} == {True}
+
+
+@pytest.mark.long
+def test_the_fork_server_may_die(start: StartJob, undisturbed: dict[str, Any]) -> None:
+    """Its children die with it; `trainer.launch` starts it, and ft_launcher, again in the same pod."""
+    job = start()
+    job.until(at_step(12), 90)
+    children = psutil.Process(job.processes["pod-1"].pid).children()
+    (server,) = [child for child in children if "trainer.forkserver" in child.cmdline()]
+    server.kill()
+    ended_well(job, undisturbed)
+    assert {r["pod"] for r in job.records("gang_restart")} >= {"test-1-pod-1"}
 
 
 @pytest.mark.parametrize("how", ["store", pytest.param("pod", marks=pytest.mark.long)])
