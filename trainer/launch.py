@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from trainer.config import TrainConfig
 from trainer.events import Event, Ledger
 from trainer.exit_codes import ExitCode
 from trainer.forkserver import OF_A_POD, ForkServer
@@ -27,6 +26,9 @@ from trainer.launcher_log import event_in
 from trainer.paths import PodContext
 from trainer.resilience import health, progress, verdict
 from trainer.resilience.store_watch import StoreWatch, kill_tree
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
 
 log = logging.getLogger("steadfast.launch")
 
@@ -154,19 +156,26 @@ def _option(arguments: list[str], name: str) -> str:
     sys.exit(f"trainer.launch: ft_launcher's command line has no {name}: {' '.join(arguments)}")
 
 
+def _launch(context: PodContext, arguments: list[str], fork_server: ForkServer) -> Conclusion:
+    from trainer.config import TrainConfig  # pydantic: a quarter of a second
+
+    config = TrainConfig.model_validate_json(context.config_json)
+    if not config.recovery.fork_server:
+        fork_server.close()
+    return Launch(context, config, arguments, fork_server if config.recovery.fork_server else None).run()
+
+
 def main(argv: list[str]) -> int:
     """Run to a conclusion; its reason goes to the log and to the pod's termination message."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     context = PodContext.from_environment()
     context.paths.make()
     arguments = argv[1:] if argv[:1] == ["--"] else argv
-    config = TrainConfig.model_validate_json(context.config_json)
-    fork_server = ForkServer(OF_A_POD) if config.recovery.fork_server else None
+    fork_server = ForkServer(OF_A_POD)  # before all else: whatever this process does, that one imports beside it
     try:
-        conclusion = Launch(context, config, arguments, fork_server).run()
+        conclusion = _launch(context, arguments, fork_server)
     finally:
-        if fork_server:
-            fork_server.close()
+        fork_server.close()
     log.info("exit %d: %s", conclusion.code, conclusion.reason)
     message = os.environ.get("STEADFAST_TERMINATION_LOG", "/dev/termination-log")
     try:

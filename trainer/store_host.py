@@ -14,13 +14,16 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from trainer.config import TrainConfig
 from trainer.exit_codes import ExitCode
 from trainer.forkserver import OF_THE_STORE, ForkServer
 from trainer.paths import PodContext
 from trainer.resilience import progress, verdict
 from trainer.resilience.verdict import file_clock_ns
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
 
 log = logging.getLogger("steadfast.store")
 
@@ -100,18 +103,25 @@ class StoreHost:
         self._terminated = True
 
 
+def _host(context: PodContext, arguments: list[str], fork_server: ForkServer) -> ExitCode:
+    from trainer.config import TrainConfig  # pydantic: a quarter of a second, which the other process uses
+
+    config = TrainConfig.model_validate_json(context.config_json)
+    if not config.recovery.fork_server:
+        fork_server.close()
+    return StoreHost(context, config, arguments, fork_server if config.recovery.fork_server else None).run()
+
+
 def main(argv: list[str]) -> int:
     """Exit code of the control pod."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     context = PodContext.from_environment()
     arguments = argv[1:] if argv[:1] == ["--"] else argv
-    config = TrainConfig.model_validate_json(context.config_json)
-    fork_server = ForkServer(OF_THE_STORE) if config.recovery.fork_server else None
+    fork_server = ForkServer(OF_THE_STORE)
     try:
-        return int(StoreHost(context, config, arguments, fork_server).run())
+        return int(_host(context, arguments, fork_server))
     finally:
-        if fork_server:
-            fork_server.close()
+        fork_server.close()
 
 
 if __name__ == "__main__":
