@@ -52,11 +52,14 @@ def send_request(connection: socket.socket, module: str, arguments: list[str]) -
 
 
 def receive_request(connection: socket.socket) -> Request | None:
-    """None if the asker has left before it had asked."""
-    header, fds, _, _ = socket.recv_fds(connection, _LENGTH_BYTES, len(STANDARD_STREAMS))
-    with connection.makefile("rb") as file:
+    """None if the asker has left, or fallen silent, before it had asked."""
+    fds: list[int] = []
+    body, length = b"", -1
+    with contextlib.suppress(OSError):
+        header, fds, _, _ = socket.recv_fds(connection, _LENGTH_BYTES, len(STANDARD_STREAMS))
         length = int.from_bytes(header, "big")
-        body = file.read(length)
+        with connection.makefile("rb") as file:
+            body = file.read(length)
     if len(fds) != len(STANDARD_STREAMS) or len(body) != length:
         for fd in fds:
             os.close(fd)

@@ -50,6 +50,8 @@ NOT_FOR_THE_SERVER = {signal.SIGTERM, signal.SIGINT}
 
 BACKLOG = 64
 """Of the fork server: more than the GPUs of any host."""
+PATIENCE_S = 10.0
+"""For the rest of a request that has begun."""
 
 
 class ForkServer:
@@ -90,10 +92,6 @@ class ForkServer:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-class UnfitToForkError(RuntimeError):
-    """What was imported has started threads or CUDA; a child would be broken."""
-
-
 @dataclass
 class _Child:
     pid: int
@@ -113,14 +111,18 @@ class Server:
     def serve(self, modules: Sequence[str]) -> Request:
         """Returns in each child, with what it was asked to run, and never in the server.
 
-        Imports between two requests, and without collecting (`trainer.early` says why). Raises UnfitToForkError.
+        Imports between two requests, and without collecting (`trainer.early` says why).
         """
         to_import = list(modules)
         gc.disable()
         while True:
-            if to_import:
-                importlib.import_module(to_import.pop(0))
-                gc.freeze()
+            if to_import and (problem := _import(to_import.pop(0))):
+                print(f"forkserver: {problem}; processes are started without it", file=sys.stderr)
+                self._selector.unregister(self._listener)
+                self._listener.close()  # those who wait are told by that, children stay
+                to_import.clear()
+            if self._listener.fileno() < 0 and not self._children:
+                sys.exit(1)
             for key, _ in self._selector.select(0 if to_import else None):
                 action: Callable[[], Request | None] = key.data
                 if (request := action()) is not None:
@@ -128,13 +130,11 @@ class Server:
 
     def _answer(self) -> Request | None:
         asker, _ = self._listener.accept()
+        asker.settimeout(PATIENCE_S)
         request = receive_request(asker)
         if request is None:
             asker.close()
             return None
-        threads = len(list(Path("/proc/self/task").iterdir()))
-        if threads != 1:
-            raise UnfitToForkError(f"the imports have started {threads - 1} threads")
         pid = os.fork()
         if pid == 0:
             self._forget_all()
@@ -160,8 +160,9 @@ class Server:
         """Whoever asked has been killed: so is what it stood for, and all that descends from it."""
         from trainer.resilience.store_watch import kill_tree
 
-        self._selector.unregister(child.asker)
-        kill_tree(child.pid)
+        if child in self._children:  # else it ended in the same moment
+            self._selector.unregister(child.asker)
+            kill_tree(child.pid)
 
     def _ended(self, child: _Child) -> None:
         _, status = os.waitpid(child.pid, 0)
@@ -172,6 +173,17 @@ class Server:
         os.close(child.pidfd)
         child.asker.close()
         self._children.remove(child)
+
+
+def _import(module: str) -> str | None:
+    """What forbids to fork from now on."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        return str(error)
+    gc.freeze()
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    return None if threads == 1 else f"import {module} has started {threads - 1} threads"
 
 
 def _send(asker: socket.socket, message: dict[str, int]) -> None:
@@ -234,11 +246,7 @@ def main(fd: str, *modules: str) -> None:
     die_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_THE_SERVER)
     os.environ.update(ONE_THREAD)
-    try:
-        request = Server(socket.socket(fileno=int(fd))).serve(modules)
-    except (ImportError, UnfitToForkError) as error:
-        sys.exit(f"forkserver: {error}; processes are started without it")
-    become(request)
+    become(Server(socket.socket(fileno=int(fd))).serve(modules))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -52,6 +53,8 @@ def nothing_left() -> Iterator[None]:
         with contextlib.suppress(psutil.NoSuchProcess):
             _left.pop().kill()
 
+
+STARTS_A_THREAD = "import threading, time; threading.Thread(target=time.sleep, args=[60], daemon=True).start()\n"
 
 Ask = Callable[..., "subprocess.Popen[str]"]
 
@@ -166,13 +169,34 @@ def test_children_die_with_the_server_and_the_next_start_needs_none(programs: Pa
 def test_a_server_that_may_not_fork_says_so_and_is_done_without(
     programs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    starts_a_thread = (
-        "import threading, time\nthreading.Thread(target=time.sleep, args=[60], daemon=True).start()\n"
-    )
-    (programs / "sitecustomize.py").write_text(starts_a_thread)
+    (programs / "sitecustomize.py").write_text(STARTS_A_THREAD)
     with monkeypatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), str(programs)]))
         server = ForkServer(OF_A_POD)
     assert not shown(asking(programs, server.environment)("show"))["imported"]
     server.close()
-    assert "the imports have started 1 threads" in capfd.readouterr().err
+    assert "import torch has started 1 threads; processes are started without it" in capfd.readouterr().err
+
+
+def test_children_outlive_an_import_after_which_nothing_may_be_forked(
+    programs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (programs / "unfit.py").write_text("import time; time.sleep(1.5)\n" + STARTS_A_THREAD)
+    with monkeypatch.context() as patched:
+        patched.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), str(programs)]))
+        server = ForkServer(["torch", "unfit"])
+    ask = asking(programs, server.environment)
+    pids(early := ask("polite"))
+    assert not shown(ask("show"))["imported"]
+    early.terminate()
+    assert early.wait(10) == 5
+    server.close()
+    assert "import unfit has started 1 threads" in capfd.readouterr().err
+
+
+def test_an_asker_that_asks_for_nothing_does_no_harm(server: ForkServer, ask: Ask) -> None:
+    (address,) = server.environment.values()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        connection.sendall(b"no")
+    assert shown(ask("show"))["imported"]
