@@ -3,14 +3,14 @@
     python tests/gpu/bench_checkpoint.py --out results                1 B parameters on each GPU of --ranks
     python tests/gpu/bench_checkpoint.py --out results --quick        the same in small, on CPU
 
-One process a rank. Arms are interleaved: every repeat runs every arm for a window of `--intervals` whole
-intervals, each with its save and everything that the save does in the background; the control arm trains without
-saving. A window is a run of its own: the engine is opened, its memory made ready, a first save measured apart and
-drained; then follows what is measured. Steps in between are counted, not trained.
+One process a rank. Every repeat runs every arm for a window: the engine is opened, its memory made ready, a first
+save measured apart and drained; then come `--intervals` intervals that begin with a save, each followed by an
+interval without. What saves cost is the difference between neighbours: a GPU at its power limit runs some per cent
+faster or slower from one minute to the next. Steps that are not needed are counted, not trained.
 
 The interval is the one at which `sync` reaches `--sync-efficiency`, from one synchronous save measured first. At
-each save all arms, control too, take a fingerprint of the state on the device; every generation is loaded and
-compared with it. Results are written after each window. Ends by itself after `--minutes`, with what it has.
+the begin of every interval a fingerprint of the state is taken on the device; every generation is loaded and
+compared with it. Results are written after each window. Starts no window after `--minutes`.
 `--work` is the storage; it has to hold one generation more than there are intervals.
 """
 
@@ -34,7 +34,7 @@ import torch
 import torch.distributed as dist
 from bench_model import Clock, Rank, Training, sum_bits
 from bench_options import parse, start
-from bench_report import Measured, Window, costs, in_memory, summary, table, versions
+from bench_report import Measured, Window, in_memory, summary, table, versions
 from torch import Tensor
 
 from trainer.checkpoint import CheckpointEngine, PlainControl
@@ -82,10 +82,9 @@ class Bench:
         self.controls = 0
         self.interval = 0
         self.calibrated: dict[str, Any] = {}
-        self.order = options.arms.split(",")
-        self.arms = {name: Arm(name) for name in self.order}
-        self.repeat = 0
-        self.unverified: Arm | None = None
+        self.arms = {name: Arm(name) for name in options.arms.split(",")}
+        self.unverified: tuple[Arm, Path, dict[int, Tensor]] | None = None
+        """Generations to compare, with their fingerprints."""
         self.buffer: Tensor | None = None
 
     def say(self, text: str) -> None:
@@ -102,7 +101,7 @@ class Bench:
         arm.runs.append(paths)
         paths.make()
         settings = {
-            "persist_every": self.interval,
+            "persist_every": 2 * self.interval,
             "keep": self.options.intervals + 1,
             "overlap": "wait",
             "host_slots": self.options.host_slots,
@@ -123,7 +122,7 @@ class Bench:
         restored = arm.engine.open(control, self.training.state)
         assert restored.step == 0, restored
         self.training.step_number = 0
-        arm.layout, arm.fingerprints, arm.first_step = arm.engine._layout, {}, self.interval
+        arm.layout, arm.fingerprints, arm.first_step = arm.engine._layout, {}, 2 * self.interval
         arm.device_bytes = self.rank.device_bytes() - before
         arm.open_s.append(time.perf_counter() - started)
 
@@ -142,7 +141,7 @@ class Bench:
     def run(self, arm: Arm, steps: int, watch_memory: bool = False) -> Window:
         """Train a few steps, then time `steps` steps; saves come from the engine."""
         training, engine = self.training, arm.engine
-        saves_at, in_flight = [], []
+        in_flight = []
         idle_bytes = self.used_bytes() if watch_memory else 0
         self.rank.settle()
         clock = Clock(self.rank.device)
@@ -159,17 +158,16 @@ class Bench:
             training.step_number = number
             if number % self.interval == 0:
                 arm.fingerprints[number] = training.fingerprint()
-                saves_at.append(n)
             if engine is not None:
                 engine.after_step(number)
             if n < 0:
                 continue
             clock.mark()
-            in_flight += [engine.saving] if engine is not None else []
+            in_flight.append(engine is not None and engine.saving)
             if watch_memory:
                 arm.host_bytes = max(arm.host_bytes, self.used_bytes() - idle_bytes)
         self.rank.settle()
-        return Window(self.repeat, clock.durations_s(), saves_at, in_flight)
+        return Window(clock.durations_s(), in_flight)
 
     def used_bytes(self) -> int:
         """Memory of the machine in use, files on --work left out."""
@@ -187,21 +185,16 @@ class Bench:
 
     def warm(self, arm: Arm) -> None:
         """The first save, from its launch until nothing of it is left to do."""
-        self.skip(arm, self.interval - LEAD_STEPS - FILL_STEPS - 1)
-        arm.firsts.append(self.run(arm, LEAD_STEPS + AFTER_STEPS, watch_memory=True))
+        self.skip(arm, arm.first_step - LEAD_STEPS - FILL_STEPS - 1)
+        self.run(arm, LEAD_STEPS + AFTER_STEPS, watch_memory=True)
         started = time.perf_counter()
         arm.engine._backend.drain(WAIT_S)  # type: ignore[union-attr]
         arm.drain_s.append(time.perf_counter() - started)
-        self.skip(arm, 2 * self.interval - FILL_STEPS - 1)
+        self.skip(arm, 2 * arm.first_step - FILL_STEPS - 1)
 
     def window(self, arm: Arm) -> None:
-        """Whole intervals, each beginning with a save. What the arm before left is compared meanwhile."""
+        """Pairs of intervals, one with a save, one without. What the arm before left is compared meanwhile."""
         intervals = self.options.intervals
-        if arm.name == "control":
-            self.verify()
-            self.training.step_number, arm.fingerprints = self.interval - FILL_STEPS - 1, {}
-            arm.windows.append(self.run(arm, self.interval * self.options.control_intervals))
-            return
         if arm.name in SLOW:
             intervals = self.options.slow_intervals
         if arm.name == "steadfast-host":
@@ -210,35 +203,35 @@ class Bench:
         self.verify()
         self.make_ready(arm)
         self.warm(arm)
-        arm.windows.append(self.run(arm, self.interval * intervals))
+        arm.windows.append(self.run(arm, 2 * self.interval * intervals))
         arm.engine._backend.drain(WAIT_S)  # type: ignore[union-attr]
         self.rank.settle()
         self.close(arm)
-        self.unverified = arm
+        self.unverified = (arm, arm.runs[-1].checkpoints, arm.fingerprints)
 
     def verify(self) -> None:
         """Load every generation of the last window, compare it with its fingerprint, and remove it."""
-        arm, self.unverified = self.unverified, None
-        if arm is None:
+        if self.unverified is None:
             return
+        (arm, generations, fingerprints), self.unverified = self.unverified, None
         if self.buffer is None or self.buffer.numel() < arm.layout.slot_bytes:
             self.buffer = torch.empty(arm.layout.slot_bytes, dtype=torch.uint8)
         with ThreadPoolExecutor() as pool:
-            for directory in sorted(arm.runs[-1].checkpoints.glob("step-*")):
-                if (directory / "commit.json").exists():
-                    self.compare(arm, directory, self.buffer[: arm.layout.slot_bytes])
+            for directory in sorted(generations.glob("step-*")):
+                match = GENERATION_NAME.match(directory.name)
+                if match and (directory / "commit.json").exists():
+                    self.compare(arm, directory, fingerprints[int(match[1])])
                 self.rank.settle()
                 if self.rank.number == 0:
                     pool.submit(shutil.rmtree, directory)
         dist.barrier()
 
-    def compare(self, arm: Arm, directory: Path, buffer: Tensor) -> None:
+    def compare(self, arm: Arm, directory: Path, fingerprint: Tensor) -> None:
         """One generation, read as a restore reads it."""
-        match = GENERATION_NAME.match(directory.name)
-        assert match is not None, directory
+        assert self.buffer is not None
+        buffer = self.buffer[: arm.layout.slot_bytes]
         fill_from_storage(directory, arm.layout, buffer)
-        order = list(self.training.state.device_tensors())
-        expected = dict(zip(order, arm.fingerprints[int(match[1])].tolist(), strict=True))
+        expected = dict(zip(self.training.state.device_tensors(), fingerprint.tolist(), strict=True))
         items = [item for item in arm.layout.items if item.on_device]
         wrong = [i.fqn for i in items if int(sum_bits(arm.layout.view(i, buffer))) != expected[i.fqn]]
         arm.compared += 1
@@ -248,10 +241,10 @@ class Bench:
 
     def calibrate(self) -> None:
         """Step time, the part of a step that a copy may overlap with, and the interval."""
-        control, self.interval = Arm("control"), NEVER
-        self.run(control, 5)
+        nothing, self.interval = Arm("nothing"), NEVER
+        self.run(nothing, 5)
         self.training.fingerprint()
-        t_ref = self.rank.agree(statistics.median(self.run(control, self.options.reference_steps).steps_s))
+        t_ref = self.rank.agree(statistics.median(self.run(nothing, self.options.reference_steps).steps_s))
         self.calibrated = {"t_ref_s": t_ref, "overlap_s": self.overlap_s(), "copy_s": self.copy_s()}
         self.interval = self.options.interval_steps or self.sync_interval(t_ref)
         self.say(f"{self.calibrated}, interval {self.interval} steps = {self.interval * t_ref:.1f} s")
@@ -261,8 +254,8 @@ class Bench:
         sync = Arm("sync")
         self.interval = 2
         self.open(sync, self.work / "calibrate")
-        *_, blocked_s = costs(self.run(sync, 5), t_ref)
-        self.calibrated["sync_save_s"] = self.rank.agree(blocked_s)
+        self.run(sync, 4 * self.interval)
+        self.calibrated["sync_save_s"] = self.rank.agree(sync.events("snapshot")[-1]["blocked_s"])
         self.close(sync)
         if self.rank.number == 0:
             shutil.rmtree(self.work / "calibrate")
@@ -299,25 +292,23 @@ class Bench:
     def measure(self) -> None:
         """Every arm in every repeat, as long as there is time."""
         self.calibrate()
-        always = [name for name in self.order if name not in SLOW]
+        always = [name for name in self.arms if name not in SLOW]
         for repeat in range(self.options.repeats):
-            self.repeat, turn = repeat, repeat % len(always)
+            turn = repeat % max(len(always), 1)
             slow = repeat >= self.options.repeats - self.options.slow_repeats
-            for name in always[turn:] + always[:turn] + [n for n in self.order if n in SLOW and slow]:
+            for name in always[turn:] + always[:turn] + [n for n in self.arms if n in SLOW and slow]:
                 if self.rank.agree(float(time.time() > self.end_s)):
                     self.say(f"out of time before {name}, repeat {repeat + 1}")
                     return
                 arm = self.arms[name]
                 self.window(arm)
-                self.say(f"{name}, repeat {repeat + 1}: {arm.windows[-1].step_s * 1e3:.3f} ms a step")
+                self.say(f"{name}, repeat {repeat + 1}: {sum(arm.windows[-1].steps_s):.2f} s")
                 self.write()
 
     def write(self) -> None:
         """All that is known so far."""
-        control = self.arms["control"].windows
-        paired = {w.repeat for w in control}
-        measured = [arm for arm in self.arms.values() if arm.name != "control" and arm.windows]
-        rows = [summary(arm, control) for arm in measured if all(w.repeat in paired for w in arm.windows)]
+        t_ref, measured = self.calibrated["t_ref_s"], [arm for arm in self.arms.values() if arm.windows]
+        rows = [summary(arm, self.interval, t_ref) for arm in measured]
         tensors = self.training.state.device_tensors()
         result = {
             "versions": versions(self.rank.device, self.work),
@@ -326,12 +317,10 @@ class Bench:
             "world_size": self.rank.world_size,
             **self.calibrated,
             "interval_steps": self.interval,
-            "interval_s": self.interval * self.calibrated["t_ref_s"],
+            "interval_s": self.interval * t_ref,
             "intervals": self.options.intervals,
             "host_intervals": self.options.host_intervals or self.options.intervals,
             "slow_intervals": self.options.slow_intervals,
-            "control_intervals": self.options.control_intervals,
-            "control_step_s": [(w.repeat, w.step_s) for w in control],
             "rows": rows,
         }
         if self.rank.number == 0:

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-ARMS = ("control", "steadfast-device", "control", "steadfast-host", "sync", "nvrx", "dcp")
-"""In order; `control` as often as one likes."""
+ARMS = ("steadfast-device", "steadfast-host", "sync", "nvrx", "dcp")
 
 
 def parse(description: str | None) -> argparse.Namespace:
@@ -27,11 +26,10 @@ def parse(description: str | None) -> argparse.Namespace:
     add("--ranks", type=int, default=0, help="default: every GPU; 1 on CPU")
     add("--arms", default=",".join(ARMS))
     add("--repeats", type=int, default=3)
-    add("--intervals", type=int, default=5)
+    add("--intervals", type=int, default=5, help="with a save, each followed by one without, in a window")
     add("--host-intervals", type=int, default=0, help="of steadfast-host; 0: as many")
     add("--slow-repeats", type=int, default=1, help="the last repeats, in which sync, dcp and nvrx run too")
     add("--slow-intervals", type=int, default=2, help="of sync, dcp and nvrx")
-    add("--control-intervals", type=int, default=1)
     add("--interval-steps", type=int, default=0, help="0: from a measured synchronous save")
     add("--sync-efficiency", type=float, default=0.60)
     add("--reference-steps", type=int, default=30)

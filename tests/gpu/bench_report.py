@@ -8,7 +8,7 @@ import platform
 import shutil
 import statistics
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -19,25 +19,66 @@ import torch
 from trainer.events import read_ledger
 from trainer.paths import RunPaths
 
-T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
-"""Student's t, two-sided, by number of values."""
+T_95 = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11)
+"""Student's t, two-sided, by degrees of freedom from 1; the last for all that follow."""
+NEAR_STEPS = 2
+"""The step that launches a save and the one after it: what the save holds up directly."""
+
+
+@dataclass
+class Cycle:
+    """An interval that begins with a save, and one without beside it. Seconds by step."""
+
+    saved_s: list[float]
+    rest_s: list[float]
+    saved_in_flight: list[bool]
+    rest_in_flight: list[bool]
+    """Whether the save was still under way at the end of a step."""
+
+    @property
+    def quiet_s(self) -> list[float]:
+        """Steps that no save disturbs, and no fingerprint."""
+        flags = zip(self.rest_s[NEAR_STEPS:], self.rest_in_flight[NEAR_STEPS:], strict=True)
+        return [step_s for step_s, in_flight in flags if not in_flight]
+
+    @property
+    def beside_s(self) -> list[float]:
+        """Steps while the save is under way, but for those that it holds up directly."""
+        flags = zip(self.saved_s[NEAR_STEPS:], self.saved_in_flight[NEAR_STEPS:], strict=True)
+        return [step_s for step_s, in_flight in flags if in_flight]
+
+    def control_s(self, otherwise_s: float) -> float:
+        """An undisturbed step's."""
+        return statistics.mean(self.quiet_s) if self.quiet_s else otherwise_s
+
+    def excess_s(self) -> float:
+        """What the save took from its own step and the next; the fingerprint is taken on both sides."""
+        return sum(self.saved_s[:NEAR_STEPS]) - sum(self.rest_s[:NEAR_STEPS])
+
+    def efficiency(self, otherwise_s: float) -> float:
+        """Of an interval with its save and all that it does in the background, however long that takes."""
+        control_s = self.control_s(otherwise_s)
+        late_s = [s for s, in_flight in zip(self.rest_s, self.rest_in_flight, strict=True) if in_flight]
+        undisturbed_s = sum(self.rest_s) - sum(late_s) + len(late_s) * control_s
+        return undisturbed_s / (sum(self.saved_s) + sum(late_s) - len(late_s) * control_s)
 
 
 @dataclass
 class Window:
-    """Some steps of one arm."""
+    """Some steps of one arm, seconds and whether a save was under way at the end."""
 
-    repeat: int
     steps_s: list[float]
-    saves_at: list[int]
-    """Which of the steps launched a save."""
     in_flight: list[bool]
-    """By step: whether a save was under way at its end."""
 
-    @property
-    def step_s(self) -> float:
-        """Mean, whatever happened."""
-        return statistics.mean(self.steps_s)
+    def cycles(self, interval: int) -> list[Cycle]:
+        """By intervals of so many steps, every second of which begins with a save."""
+        found = []
+        for at in range(0, len(self.steps_s), 2 * interval):
+            saved, rest = slice(at, at + interval), slice(at + interval, at + 2 * interval)
+            found.append(
+                Cycle(self.steps_s[saved], self.steps_s[rest], self.in_flight[saved], self.in_flight[rest])
+            )
+        return found
 
 
 @dataclass
@@ -63,29 +104,28 @@ class Measured:
         return [record for paths in self.runs for record in read_ledger(paths.events) if record["event"] == name]
 
 
-def summary(arm: Measured, control: list[Window]) -> dict[str, Any]:
-    """One row of the table."""
-    t_ref = statistics.median([s for w in control for s in w.steps_s])
+def summary(arm: Measured, interval: int, t_ref: float) -> dict[str, Any]:
+    """One row of the table. `t_ref` is for arms that are never quiet."""
     snapshots, prepared = arm.events("snapshot"), arm.events("prepared")
-    # the control arm takes the same fingerprints at the same steps
-    usual_s = statistics.median([cost for w in control for cost in costs(w, t_ref)])
-    beside = [s for w in arm.windows for s in _away_from_saves(w)]
-    undisturbed_s = statistics.mean(s for w in control for s in _away_from_saves(w))
-    efficiencies = [_control_step_s(control, w.repeat) / w.step_s for w in arm.windows]
+    repeats = [window.cycles(interval) for window in arm.windows]
+    cycles = [cycle for repeat in repeats for cycle in repeat]
+    efficiencies = [cycle.efficiency(t_ref) for cycle in cycles]
+    slower = [statistics.mean(c.beside_s) / c.control_s(t_ref) - 1 for c in cycles if c.beside_s]
     return {
         "arm": arm.name,
         "windows": len(arm.windows),
-        "saves": sum(len(w.saves_at) for w in arm.windows),
+        "saves": len(cycles),
+        "control_step_s": [[cycle.control_s(t_ref) for cycle in repeat] for repeat in repeats],
+        "quiet_steps": sum(len(cycle.quiet_s) for cycle in cycles),
         "efficiency": statistics.mean(efficiencies),
-        "efficiency_low": _lower(efficiencies),
+        "efficiency_95": _interval(efficiencies),
         "efficiency_each": efficiencies,
         "blocked_s": _quantiles([e["blocked_s"] for e in snapshots if e["step"] > arm.first_step]),
         "blocked_first_s": [e["blocked_s"] for e in snapshots if e["step"] == arm.first_step],
-        "step_excess_s": _quantiles([cost - usual_s for w in arm.windows for cost in costs(w, t_ref)]),
-        "step_excess_first_s": [cost - usual_s for w in arm.firsts for cost in costs(w, t_ref)],
-        "fingerprint_s": usual_s,
-        "slowdown_while_writing": statistics.mean(beside) / undisturbed_s - 1 if beside else None,
-        "steps_while_writing": len(beside),
+        "step_excess_s": _quantiles([cycle.excess_s() for cycle in cycles]),
+        "slowdown_while_writing": statistics.mean(slower) if slower else None,
+        "slowdown_95": _interval(slower),
+        "slowdown_each": slower,
         "commit_s": _quantiles([e["commit_s"] for e in arm.events("committed") if e["step"] > arm.first_step]),
         "commit_first_s": [e["commit_s"] for e in arm.events("committed") if e["step"] == arm.first_step],
         "write_s": _quantiles([e["write_s"] + e["fsync_s"] for e in arm.events("rank_written")]),
@@ -100,25 +140,6 @@ def summary(arm: Measured, control: list[Window]) -> dict[str, Any]:
     }
 
 
-def costs(window: Window, t_ref: float) -> Iterator[float]:
-    """What a save took from its own step and the next."""
-    for at in window.saves_at:
-        yield sum(step - t_ref for step in window.steps_s[at : at + 2])
-
-
-def _control_step_s(control: list[Window], repeat: int) -> float:
-    """Of the control windows around."""
-    return statistics.mean(w.step_s for w in control if w.repeat == repeat)
-
-
-def _away_from_saves(window: Window) -> Iterator[float]:
-    """Steps but for those that launched a save and the next; of an arm, only those beside a save under way."""
-    near = {at + d for at in window.saves_at for d in (0, 1)}
-    for n, step_s in enumerate(window.steps_s):
-        if n not in near and (not window.in_flight or window.in_flight[n]):
-            yield step_s
-
-
 def _quantiles(values: list[float]) -> dict[str, float] | None:
     if not values:
         return None
@@ -131,12 +152,13 @@ def _quantiles(values: list[float]) -> dict[str, float] | None:
     }
 
 
-def _lower(values: list[float]) -> float | None:
-    """Lower end of the 95 % interval of the mean (Student)."""
+def _interval(values: list[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean (Student)."""
     if len(values) < 2:
         return None
-    half = T_95.get(len(values), 2.0) * statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.mean(values) - half
+    half = T_95[min(len(values) - 1, len(T_95)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.mean(values)
+    return mean - half, mean + half
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -146,7 +168,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:
         blocked = "/".join(f"{s * 1e3:.1f}" for name, s in (row["blocked_s"] or {}).items() if name != "n")
-        low = f"{row['efficiency_low']:.2%}" if row["efficiency_low"] else "–"
+        low = f"{row['efficiency_95'][0]:.2%}" if row["efficiency_95"] else "–"
         slower = f"{row['slowdown_while_writing']:+.2%}" if row["slowdown_while_writing"] is not None else "–"
         commit = f"{row['commit_s']['p50']:.2f}" if row["commit_s"] else "–"
         cells = [

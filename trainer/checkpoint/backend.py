@@ -124,9 +124,10 @@ class SteadfastBackend(Backend):
         assert self._arena is not None
         if decision.stage == "device" and not isinstance(self._stager, DeviceStager):
             self._stager = DeviceStager(self._layout, self._device, self._arena.registered)
-            self._stager.rehearse(now)
             if self._arena.registered.is_set():
                 self._report_prepared()
+        if isinstance(self._stager, DeviceStager):
+            self._stager.rehearse(now)
 
     def begin(self, session: Session) -> None:
         """See `Backend`."""

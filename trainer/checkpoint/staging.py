@@ -146,6 +146,7 @@ class DeviceStager:
         self._views = {i.fqn: layout.view(i, self._flat) for i in layout.items if i.on_device and i.nbytes}
         self._groups = _by_dtype(self._views)
         self._emptied: torch.cuda.Event | None = None
+        self._rehearsed = False
         self.device_bytes = layout.slot_bytes
 
     def launch(self, slot: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> Copy:
@@ -164,9 +165,11 @@ class DeviceStager:
             torch._foreach_copy_([self._views[fqn] for fqn in names], [tensors[fqn] for fqn in names])
 
     def rehearse(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """A dry snapshot: what a first use costs is paid before the first save."""
-        with torch.no_grad():
-            self._fill(tensors)
+        """A dry snapshot, once: what a first use costs is paid before the first save."""
+        if not self._rehearsed:
+            self._rehearsed = True
+            with torch.no_grad():
+                self._fill(tensors)
 
     def guard(self) -> None:
         """The state itself is not read any more."""
