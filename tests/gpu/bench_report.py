@@ -137,6 +137,7 @@ def summary(arm: Measured, interval: int, t_ref: float) -> dict[str, Any]:
         "loaded_and_equal": f"{arm.compared - len({d.split(':')[0] for d in arm.different})}/{arm.compared}",
         "different": arm.different,
         "failed": [e["error"] for e in arm.events("save_failed")],
+        "steps_us": [[round(step_s * 1e6) for step_s in window.steps_s] for window in arm.windows],
     }
 
 
