@@ -94,6 +94,12 @@ def security_groups_stand_in_one_place(templates: Templates) -> Iterator[str]:
         interfaces = data.get("NetworkInterfaces", [])
         if interfaces and (data.get("SecurityGroupIds") or data.get("SecurityGroups")):
             yield f"{_at(address)}: security groups beside those of the interfaces (eksctl#3465)"
+        for number, interface in enumerate(interfaces):
+            if not interface.get("Groups"):
+                yield (
+                    f"{_at(address)}: interface {number} wears no security group: EC2 gives it the VPC's default, "
+                    "which reaches neither the cluster nor the file system (EC2 API, RunInstances)"
+                )
         if any("SubnetId" in interface for interface in interfaces):
             yield f"{_at(address)}: a subnet in the template, which EKS refuses (EKS guide, launch templates)"
 

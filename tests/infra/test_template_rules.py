@@ -257,6 +257,11 @@ WRONG: list[tuple[str, Change, str]] = [
     ("no ingress from itself", lambda r: r["network"].pop("EfaIn"), "all ingress to itself"),
     ("a rule to another group", rule_to_another_group, "all egress to itself"),
     ("one interface with a bare group", only_bare_group, "interface 2 wears no group"),
+    (
+        "the first interface without groups",
+        lambda r: launch(r)["NetworkInterfaces"][0].pop("Groups"),
+        "the VPC's default",
+    ),
     ("indexes that count up", lambda r: launch(r)["NetworkInterfaces"][2].update(DeviceIndex=2), "count up"),
     ("a place twice", lambda r: launch(r)["NetworkInterfaces"].append(interface(1, 0, "efa-only")), "one place"),
     ("no primary", lambda r: launch(r)["NetworkInterfaces"].pop(0), "not a primary interface"),
