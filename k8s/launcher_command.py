@@ -18,7 +18,6 @@ WORKERS_STOP_TIMEOUT_S = 15
 LAST_CALL_TIMEOUT_S = 2
 """How long a restart waits for a node of the last round before a spare takes its place."""
 READ_TIMEOUT_S = 60
-STORE_CONNECT_WAIT_S = 120
 CHECK_INTERVAL_S = 1.0
 """NVRx looks every 5 s by default; detection is late by up to this."""
 SAFETY_FACTOR = 5.0
@@ -46,13 +45,16 @@ def nnodes(environment: Environment) -> str:
 
 
 def rendezvous_conf(recovery: RecoveryConfig, *, hosting: bool) -> str:
-    """The store's settings, the same on both sides. Whole seconds: NVRx parses integers."""
+    """The store's settings, the same on both sides. Whole seconds: NVRx parses integers.
+
+    Not `store_connect_wait_seconds`: its probes are 2 to 3 s apart, and `trainer.launch` has waited already.
+    """
     common = {
         "join_timeout": int(recovery.rendezvous_timeout_s),
         "last_call_timeout": LAST_CALL_TIMEOUT_S,
         "read_timeout": READ_TIMEOUT_S,
     }
-    client = {} if hosting else {"is_host": 0, "store_connect_wait_seconds": STORE_CONNECT_WAIT_S}
+    client = {} if hosting else {"is_host": 0}
     return ",".join(f"{key}={value}" for key, value in {**client, **common}.items())
 
 

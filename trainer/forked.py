@@ -68,9 +68,11 @@ def receive_request(connection: socket.socket) -> Request | None:
     return Request(module, arguments, environment, directory, tuple(fds))
 
 
-def die_with_parent() -> None:
-    """SIGKILL when the parent is gone."""
+def die_with_parent(parent: int | None = None) -> None:
+    """SIGKILL when the parent is gone; at once if `parent`, who must be it, is gone already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stand_for(replies: IO[bytes]) -> NoReturn:

@@ -1,6 +1,6 @@
 """A process of the pod that has imported what a rank imports, and forks ranks and ft_launcher on request.
 
-    python -m trainer.forkserver FD MODULE …        FD: a listening socket; MODULE: to be imported
+    python -m trainer.forkserver PARENT FD MODULE …        FD: a listening socket; MODULE: to be imported
 
 Imports are most of what a new process takes: 3 s on two cores, 12 s on some hosts with a GPU, at each restart,
 while every GPU of the job waits. `trainer.launch` starts the server with the pod; `trainer.forked` is what takes
@@ -80,8 +80,8 @@ class ForkServer:
         with socket.socket(socket.AF_UNIX) as listener:  # here: who asks before it serves must not be refused
             listener.bind(str(self._address))
             listener.listen(BACKLOG)
-            command = [sys.executable, "-m", "trainer.forkserver", str(listener.fileno()), *self._modules]
-            self._process = subprocess.Popen(command, pass_fds=[listener.fileno()])
+            server = [sys.executable, "-m", "trainer.forkserver", str(os.getpid()), str(listener.fileno())]
+            self._process = subprocess.Popen([*server, *self._modules], pass_fds=[listener.fileno()])
 
     def close(self) -> None:
         """End it, and what still runs of its children."""
@@ -191,11 +191,11 @@ def _send(asker: socket.socket, message: dict[str, int]) -> None:
         asker.sendall(json.dumps(message).encode() + b"\n")
 
 
-def become(request: Request) -> None:
+def become(request: Request, server: int) -> None:
     """Make this child what a fresh process with the asker's environment would be, and run the module in it."""
     gc.enable()
     os.setsid()
-    die_with_parent()
+    die_with_parent(server)
     for target, fd in enumerate(request.fds):
         os.dup2(fd, target)
     request.close()
@@ -241,12 +241,13 @@ def _exec(request: Request) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-u", "-m", request.module, *request.arguments])
 
 
-def main(fd: str, *modules: str) -> None:
+def main(parent: str, fd: str, *modules: str) -> None:
     """Import and serve until killed; in a child, run what was asked for."""
-    die_with_parent()
+    die_with_parent(int(parent))
+    me = os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_THE_SERVER)
     os.environ.update(ONE_THREAD)
-    become(Server(socket.socket(fileno=int(fd))).serve(modules))
+    become(Server(socket.socket(fileno=int(fd))).serve(modules), me)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from trainer.exit_codes import ExitCode
 from trainer.forkserver import OF_A_POD, ForkServer
 from trainer.launcher_log import event_in
 from trainer.paths import PodContext
-from trainer.resilience import health, progress, verdict
+from trainer.resilience import health, progress, store_watch, verdict
 from trainer.resilience.store_watch import StoreWatch, kill_tree
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("steadfast.launch")
 
 LAUNCHER = (sys.executable, "-m", "trainer.forked", "nvidia_resiliency_ext.fault_tolerance.launcher")
+STORE_WAIT_S = 120.0
+"""Longer than a control pod takes to come back after its Job's first back-offs: 10, 20 and 40 s."""
+STORE_PROBE_S = 0.2
 NO_RESTART = 93
 """ft_launcher's own code for its no-progress rule (`--ft-no-restart-exit-code`)."""
 
@@ -62,20 +66,39 @@ class Launch:
         signal.signal(signal.SIGTERM, self._forward)
 
     def run(self) -> Conclusion:
-        """Until there is something to conclude. Bounded by `recovery.gang_restarts` and what each wait allows.
-
-        A launcher that is started again at once does its imports while the store is on its way back, for which it
-        waits itself (`store_connect_wait_seconds`).
-        """
+        """Until there is something to conclude. Bounded by `recovery.gang_restarts` and what each wait allows."""
         if problems := health.problems(self._context):
             return Conclusion(ExitCode.BAD_NODE, "; ".join(problems))
         for number in range(self._config.recovery.gang_restarts + 1):
-            conclusion = self._start(number)
+            conclusion = self._await_store() or self._start(number)
             if not conclusion.again or self._terminated:
                 return conclusion
             self._ledger.write(Event.GANG_RESTART, number=number + 1, reason=conclusion.reason)
             log.warning("%s; starting ft_launcher again in this pod (%d)", conclusion.reason, number + 1)
         return Conclusion(ExitCode.FAILED, f"{self._config.recovery.gang_restarts} gang restarts used up")
+
+    def _await_store(self) -> Conclusion | None:
+        """Look for the store often, so that ft_launcher need not: it would look every 2 to 3 s.
+
+        None once it is there, or what there is to conclude before.
+        """
+        end_s = time.monotonic() + STORE_WAIT_S
+        while not store_watch.reachable(self._endpoint):
+            if (step := self._reached()) is not None:
+                return Conclusion(ExitCode.TARGET_REACHED, f"target step {step} reached")
+            if self._terminated:
+                return Conclusion(ExitCode.PLANNED_STOP, "told to stop while the store was not there")
+            if time.monotonic() > end_s:
+                return Conclusion(
+                    ExitCode.FAILED, f"no store at {self._endpoint} for {STORE_WAIT_S:g} s", again=True
+                )
+            time.sleep(STORE_PROBE_S)
+        return None
+
+    def _reached(self) -> int | None:
+        """The run's last step, once its completion record says so."""
+        step = progress.completed_step(self._context.paths)
+        return step if step is not None and step >= self._config.loop.steps else None
 
     def _start(self, number: int) -> Conclusion:
         self._ledger.write(Event.LAUNCH_STARTED, start=number)
@@ -117,8 +140,7 @@ class Launch:
         kill_tree(child.pid)
 
     def _conclude(self, returncode: int, found: verdict.Verdict | None) -> Conclusion:
-        step = progress.completed_step(self._context.paths)
-        if step is not None and step >= self._config.loop.steps:
+        if (step := self._reached()) is not None:
             return Conclusion(ExitCode.TARGET_REACHED, f"target step {step} reached")
         if found:
             where = f"rank {found.rank}, step {found.step}, attempt {found.attempt}"

@@ -49,6 +49,15 @@ def store() -> Iterator[int]:
 
 
 Conclude = Callable[..., launch.Conclusion]
+SAYS_THAT_IT_RAN = "open(RUN + '/ran', 'a').write('x')"
+
+
+@pytest.fixture
+def no_store(store: int, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Until the event is set, nobody listens."""
+    there = threading.Event()
+    monkeypatch.setattr(launch.store_watch, "reachable", lambda endpoint: there.is_set())
+    return there
 
 
 @pytest.fixture
@@ -231,3 +240,42 @@ def test_loops_are_counted_from_attempts(context: PodContext) -> None:
         (context.paths.attempts / f"{number}.json").write_text(json.dumps({"step": step}))
     assert progress.attempts_without_progress(context.paths) == 3
     assert store_host.LAST_READERS_S > 3  # nvrx-control's own grace for readers of its store
+
+
+def test_ft_launcher_waits_for_the_store(
+    conclude: Conclude, context: PodContext, no_store: threading.Event
+) -> None:
+    ran = context.paths.root / "ran"
+    early: list[bool] = []
+
+    def come() -> None:
+        early.append(ran.exists())
+        no_store.set()
+
+    threading.Timer(0.6, come).start()
+    conclude(SAYS_THAT_IT_RAN, gang_restarts=1)
+    assert early == [False]
+    assert ran.read_text() == "x"
+
+
+def test_a_store_that_never_comes_uses_up_the_gang_restarts(
+    conclude: Conclude, context: PodContext, no_store: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "STORE_WAIT_S", 0.3)
+    assert conclude(SAYS_THAT_IT_RAN, gang_restarts=2).code is ExitCode.FAILED
+    restarts = [r for r in read_ledger(context.paths.events) if r["event"] == "gang_restart"]
+    assert [record["number"] for record in restarts] == [1, 2, 3]
+    assert all("no store at 127.0.0.1:" in record["reason"] for record in restarts)
+    assert not (context.paths.root / "ran").exists()
+
+
+def test_without_a_store_a_complete_run_is_complete(
+    conclude: Conclude, context: PodContext, no_store: threading.Event
+) -> None:
+    progress.write_completion(context.paths, {"step": 10})
+    assert conclude(SAYS_THAT_IT_RAN, steps=10).code is ExitCode.TARGET_REACHED
+
+
+def test_without_a_store_a_stop_is_a_planned_stop(conclude: Conclude, no_store: threading.Event) -> None:
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    assert conclude(SAYS_THAT_IT_RAN).code is ExitCode.PLANNED_STOP

@@ -18,6 +18,16 @@ CONNECT_S = 2.0
 AFTER_CLOSE_S = 1.0
 
 
+def reachable(endpoint: str) -> bool:
+    """Whether somebody listens at `host:port`."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
 class StoreWatch:
     """Calls `on_silence` once, from a thread, if the store falls silent, or is closed, before `close`.
 
