@@ -19,7 +19,8 @@ def young_daly_s(cost_s: float, mtbf_s: float) -> float:
     if cost_s >= 2 * mtbf_s:
         return mtbf_s
     x = cost_s / (2 * mtbf_s)
-    return math.sqrt(2 * cost_s * mtbf_s) * (1 + math.sqrt(x) / 3 + x / 9) - cost_s
+    longest_s = math.sqrt(2 * cost_s * mtbf_s) * (1 + math.sqrt(x) / 3 + x / 9)
+    return max(0.0, longest_s - cost_s)  # the product of two tiny numbers is 0
 
 
 class SaveCost:

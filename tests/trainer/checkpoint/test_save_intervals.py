@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainer.checkpoint.interval import DAY_S, FIRST_AUTO_STEPS, Interval, SaveCost, young_daly_s
@@ -49,6 +49,7 @@ def test_cost_of_a_save_is_the_excess_of_the_steps_beside_it() -> None:
 
 
 @given(cost_s=seconds, mtbf_s=st.floats(1e-3, 1e9))
+@example(cost_s=5e-324, mtbf_s=0.25)
 def test_any_cost_and_rate_give_an_interval_that_is_not_negative(cost_s: float, mtbf_s: float) -> None:
     interval_s = young_daly_s(cost_s, mtbf_s)
     assert math.isfinite(interval_s) and interval_s >= 0
