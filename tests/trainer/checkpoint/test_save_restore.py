@@ -88,8 +88,8 @@ def test_save_that_fails_on_one_rank_is_counted_and_ends_the_run_after_its_polic
     assert [error["kind"] for error in errors] == ["SavesFailingError"] * 2, ranks.heard
     failed = run.events("save_failed")
     in_a_row = [event["in_a_row"] for event in failed]
-    # the end is decided a step ahead, so a save that is on its way by then fails too, or is given up
-    assert in_a_row in ([1, 2, 3], [1, 2, 3, 4])
+    # as many saves as there are slots may be on their way when the third fails: they fail too, or are given up
+    assert in_a_row in ([1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5])
     assert all("rank 1" in event["error"] and "No space left" in event["error"] for event in failed[:3])
     assert run.generations() == ["step-00000002.1"]
     data = {p.parent.name for p in run.paths.checkpoints.rglob("*.distcp")}
