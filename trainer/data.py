@@ -6,7 +6,6 @@ files beside it, read by memory map.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import signal
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from trainer.config import DataConfig
+from trainer.parent_death import die_with_parent
 
 _MASK = (1 << 64) - 1
 
@@ -122,4 +122,4 @@ def batches(
 def _bind_worker(_: int) -> None:
     """Loader workers leave signals to their trainer and do not outlive it (pytorch#21554, #26072)."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    die_with_parent()

@@ -8,7 +8,6 @@ that answers, it becomes `python -m MODULE` itself.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import resource
@@ -20,11 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, NoReturn
 
+from trainer.parent_death import die_with_parent
+
 SOCKET_VARIABLE = "STEADFAST_FORKSERVER"
 STANDARD_STREAMS = (0, 1, 2)
 _LENGTH_BYTES = 8
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,9 @@ def receive_request(connection: socket.socket) -> Request | None:
     return Request(module, arguments, environment, directory, tuple(fds))
 
 
-def die_with_parent(parent: int | None = None) -> None:
-    """SIGKILL when the parent is gone; at once if `parent`, who must be it, is gone already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent is not None and os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+def start_anew(module: str, arguments: list[str]) -> NoReturn:
+    """Become a new interpreter that runs `module`."""
+    os.execv(sys.executable, [sys.executable, "-u", "-m", module, *arguments])
 
 
 def stand_for(replies: IO[bytes]) -> NoReturn:
@@ -93,7 +91,8 @@ def _end_alike(code: int) -> NoReturn:
     if code >= 0:
         os._exit(code)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the other one has dumped its core already
-    signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
     os._exit(128 - code)  # a signal that does not end
 
@@ -111,7 +110,7 @@ def main(module: str, *arguments: str) -> NoReturn:
         first = b""
     if not first:
         connection.close()
-        os.execv(sys.executable, [sys.executable, "-u", "-m", module, *arguments])
+        start_anew(module, list(arguments))
     stand_for(replies)
 
 

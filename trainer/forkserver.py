@@ -29,9 +29,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from trainer.forked import SOCKET_VARIABLE, Request, die_with_parent, receive_request
+from trainer.forked import SOCKET_VARIABLE, Request, receive_request, start_anew
+from trainer.parent_death import die_with_parent
 
 OF_THE_LAUNCHER = ("torch", "torch.distributed.run", "nvidia_resiliency_ext.fault_tolerance")
 OF_A_RANK = ("trainer.early", "trainer.attempt", "trainer.process", "trainer.resilience.in_process")
@@ -41,12 +41,10 @@ OF_A_POD = (*OF_THE_LAUNCHER, *OF_A_RANK)
 OF_THE_STORE = ("nvidia_resiliency_ext.fault_tolerance.launcher",)
 """What nvrx-control imports."""
 
-
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """For the imports: OpenBLAS starts a thread a core when it is loaded."""
 NOT_FOR_THE_SERVER = {signal.SIGTERM, signal.SIGINT}
 """Blocked rather than ignored: a child that gets one before it can handle it ends, as a fresh process would."""
-
 
 BACKLOG = 64
 """Of the fork server: more than the GPUs of any host."""
@@ -61,19 +59,21 @@ class ForkServer:
         self._modules = modules
         self._directory = Path(tempfile.mkdtemp(prefix="steadfast-"))
         self._process: subprocess.Popen[bytes] | None = None
-        self.ensure()
+        self._closed = False
+        self._ensure()
 
     @property
     def _address(self) -> Path:
         return self._directory / "socket"
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """For those who want their processes from it."""
+    def variables(self) -> dict[str, str]:
+        """For those who want their processes from it; starts it if it does not run. None once it is closed."""
+        if self._closed:
+            return {}
+        self._ensure()
         return {SOCKET_VARIABLE: str(self._address)}
 
-    def ensure(self) -> None:
-        """Start it if it does not run."""
+    def _ensure(self) -> None:
         if self._process is not None and self._process.poll() is None:
             return
         self._address.unlink(missing_ok=True)
@@ -84,7 +84,8 @@ class ForkServer:
             self._process = subprocess.Popen([*server, *self._modules], pass_fds=[listener.fileno()])
 
     def close(self) -> None:
-        """End it, and what still runs of its children."""
+        """End it, and what still runs of its children. Processes are started without it then."""
+        self._closed = True
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -114,7 +115,6 @@ class Server:
         Imports between two requests, and without collecting (`trainer.early` says why).
         """
         to_import = list(modules)
-        gc.disable()
         while True:
             if to_import and (problem := _import(to_import.pop(0))):
                 print(f"forkserver: {problem}; processes are started without it", file=sys.stderr)
@@ -177,6 +177,7 @@ class Server:
 
 def _import(module: str) -> str | None:
     """What forbids to fork from now on."""
+    gc.disable()  # each time: trainer.early enables it
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -234,11 +235,7 @@ def _start_anew_if_cuda_was_used(request: Request) -> None:
 
     if torch.cuda._is_in_bad_fork():
         print("forkserver: an import has used CUDA, which does not survive a fork; starting anew", file=sys.stderr)
-        _exec(request)
-
-
-def _exec(request: Request) -> NoReturn:
-    os.execv(sys.executable, [sys.executable, "-u", "-m", request.module, *request.arguments])
+        start_anew(request.module, request.arguments)
 
 
 def main(parent: str, fd: str, *modules: str) -> None:

@@ -105,8 +105,7 @@ class Launch:
         begun_ns = {directory: verdict.file_clock_ns(directory) for directory in self._verdicts}
         environment = {**os.environ, "STEADFAST_STORE_ENDPOINT": self._endpoint}
         if self._fork_server:
-            self._fork_server.ensure()
-            environment |= self._fork_server.environment
+            environment |= self._fork_server.variables()
         self._child = subprocess.Popen(
             [*LAUNCHER, *self._arguments],
             env=environment,
@@ -184,7 +183,7 @@ def _launch(context: PodContext, arguments: list[str], fork_server: ForkServer) 
     config = TrainConfig.model_validate_json(context.config_json)
     if not config.recovery.fork_server:
         fork_server.close()
-    return Launch(context, config, arguments, fork_server if config.recovery.fork_server else None).run()
+    return Launch(context, config, arguments, fork_server).run()
 
 
 def main(argv: list[str]) -> int:

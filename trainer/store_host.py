@@ -78,11 +78,8 @@ class StoreHost:
         return {self._context.paths.verdicts: file_clock_ns(self._context.paths.verdicts)}
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        environment = dict(os.environ)
-        if self._fork_server:
-            self._fork_server.ensure()
-            environment |= self._fork_server.environment
-        return subprocess.Popen([*CONTROL, *self._arguments], env=environment)
+        variables = self._fork_server.variables() if self._fork_server else {}
+        return subprocess.Popen([*CONTROL, *self._arguments], env={**os.environ, **variables})
 
     def _end(self, child: subprocess.Popen[bytes], code: ExitCode, patience_s: float) -> ExitCode:
         for signal_number, wait_s in ((None, patience_s), (signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
@@ -109,7 +106,7 @@ def _host(context: PodContext, arguments: list[str], fork_server: ForkServer) ->
     config = TrainConfig.model_validate_json(context.config_json)
     if not config.recovery.fork_server:
         fork_server.close()
-    return StoreHost(context, config, arguments, fork_server if config.recovery.fork_server else None).run()
+    return StoreHost(context, config, arguments, fork_server).run()
 
 
 def main(argv: list[str]) -> int:

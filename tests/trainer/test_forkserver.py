@@ -87,7 +87,7 @@ def asking(programs: Path, variables: dict[str, str]) -> Ask:
 
 @pytest.fixture
 def ask(programs: Path, server: ForkServer) -> Ask:
-    return asking(programs, {"COLOUR": "blue", **server.environment})
+    return asking(programs, {"COLOUR": "blue", **server.variables()})
 
 
 def shown(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def test_a_child_and_all_it_started_die_with_whoever_asked(ask: Ask) -> None:
 
 def test_children_die_with_the_server_and_the_next_start_needs_none(programs: Path) -> None:
     server = ForkServer(OF_A_POD)
-    ask = asking(programs, server.environment)
+    ask = asking(programs, server.variables())
     program, _ = pids(process := ask("wait"))
     server.close()
     assert process.wait(10) == -signal.SIGKILL
@@ -173,7 +173,7 @@ def test_a_server_that_may_not_fork_says_so_and_is_done_without(
     with monkeypatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), str(programs)]))
         server = ForkServer(OF_A_POD)
-    assert not shown(asking(programs, server.environment)("show"))["imported"]
+    assert not shown(asking(programs, server.variables())("show"))["imported"]
     server.close()
     assert "import torch has started 1 threads; processes are started without it" in capfd.readouterr().err
 
@@ -185,7 +185,7 @@ def test_children_outlive_an_import_after_which_nothing_may_be_forked(
     with monkeypatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), str(programs)]))
         server = ForkServer(["torch", "unfit"])
-    ask = asking(programs, server.environment)
+    ask = asking(programs, server.variables())
     pids(early := ask("polite"))
     assert not shown(ask("show"))["imported"]
     early.terminate()
@@ -195,7 +195,7 @@ def test_children_outlive_an_import_after_which_nothing_may_be_forked(
 
 
 def test_an_asker_that_asks_for_nothing_does_no_harm(server: ForkServer, ask: Ask) -> None:
-    (address,) = server.environment.values()
+    (address,) = server.variables().values()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         connection.sendall(b"no")

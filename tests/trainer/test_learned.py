@@ -14,13 +14,6 @@ from trainer.resilience.learned import WINDOW_STEPS, StepTimes, learned_step_s, 
 pytestmark = pytest.mark.unit
 
 
-@pytest.fixture(name="paths")
-def _paths(tmp_path: Path) -> RunPaths:
-    paths = RunPaths(tmp_path / "run")
-    paths.make()
-    return paths
-
-
 def measure(paths: RunPaths, *seconds: float) -> None:
     times = StepTimes(paths)
     for value in seconds:

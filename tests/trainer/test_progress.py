@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -12,13 +11,6 @@ from trainer.paths import RunPaths
 from trainer.resilience.progress import last_error
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.fixture(name="paths")
-def _paths(tmp_path: Path) -> RunPaths:
-    paths = RunPaths(tmp_path / "run")
-    paths.make()
-    return paths
 
 
 def interrupted(paths: RunPaths, rank: int, attempt: int | None, step: int, detail: str) -> None:

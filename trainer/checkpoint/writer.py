@@ -16,7 +16,6 @@ and makes the slot valid; a second lane writes each block once it is hashed, so 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import signal
@@ -48,9 +47,9 @@ from trainer.checkpoint.records import (
 from trainer.checkpoint.reports import Outcome, Phase, report
 from trainer.checkpoint.retention import clear_failed, prune, sweep_failed
 from trainer.checkpoint.storage import PosixStorage, Storage, publish
+from trainer.parent_death import die_with_parent
 from trainer.paths import RunPaths
 
-PR_SET_PDEATHSIG = 1
 POLL_S = 0.02
 
 
@@ -109,9 +108,7 @@ def adopt(trainer_pid: int, ready: Path) -> None:
     A planned stop signals every process of the pod, and the trainer still wants its last save.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != trainer_pid:  # it died before prctl
-        os._exit(1)
+    die_with_parent(trainer_pid)
     ready.write_text(str(os.getpid()))
 
 

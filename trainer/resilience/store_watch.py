@@ -20,9 +20,8 @@ AFTER_CLOSE_S = 1.0
 
 def reachable(endpoint: str) -> bool:
     """Whether somebody listens at `host:port`."""
-    host, _, port = endpoint.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+        socket.create_connection(_address(endpoint), timeout=CONNECT_S).close()
     except OSError:
         return False
     return True
@@ -35,8 +34,7 @@ class StoreWatch:
     """
 
     def __init__(self, endpoint: str, on_silence: Callable[[str], None]) -> None:
-        host, _, port = endpoint.rpartition(":")
-        self._address, self._on_silence = (host, int(port)), on_silence
+        self._address, self._on_silence = _address(endpoint), on_silence
         self._over = threading.Event()
         threading.Thread(target=self._watch, name="store-watch", daemon=True).start()
 
@@ -79,6 +77,11 @@ class StoreWatch:
         except OSError as error:
             return error
         return None
+
+
+def _address(endpoint: str) -> tuple[str, int]:
+    host, _, port = endpoint.rpartition(":")
+    return host, int(port)
 
 
 def _keep_alive(connection: socket.socket) -> None:

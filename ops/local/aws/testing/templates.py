@@ -76,6 +76,13 @@ def network() -> Resources:
             VpcEndpointType="Gateway",
             RouteTableIds=[ref("Table")],
         ),
+        **_file_system_group(),
+    }
+
+
+def _file_system_group() -> Resources:
+    """A security group that is open to itself."""
+    return {
         "Group": resource("EC2::SecurityGroup", VpcId=ref("Vpc"), GroupDescription="of the file system"),
         "GroupIn": resource(
             "EC2::SecurityGroupIngress",
