@@ -4,9 +4,9 @@
     python tests/gpu/bench_checkpoint.py --out results --quick        the same in small, on CPU
 
 One process a rank. Every repeat runs every arm for a window: the engine is opened, its memory made ready, a first
-save measured apart and drained; then come `--intervals` intervals that begin with a save, each followed by an
-interval without. What saves cost is the difference between neighbours: a GPU at its power limit runs some per cent
-faster or slower from one minute to the next. Steps that are not needed are counted, not trained.
+save measured apart and drained; then come `--intervals` intervals that begin with a save, and one without before
+and after each. What a save costs is the difference to its two neighbours: a GPU at its power limit runs some per
+cent faster or slower from one minute to the next. Steps that are not needed are counted, not trained.
 
 The interval is the one at which `sync` reaches `--sync-efficiency`, from one synchronous save measured first. At
 the begin of every interval a fingerprint of the state is taken on the device; every generation is loaded and
@@ -34,7 +34,7 @@ import torch
 import torch.distributed as dist
 from bench_model import Clock, Rank, Training, sum_bits
 from bench_options import parse, start
-from bench_report import Measured, Window, in_memory, summary, table, versions
+from bench_report import Measured, Steps, in_memory, summary, table, versions
 from torch import Tensor
 
 from trainer.checkpoint import CheckpointEngine, PlainControl
@@ -51,7 +51,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "steadfast-host": {"writer": "steadfast", "stage": "host"},
     "steadfast-device": {"writer": "steadfast", "stage": "device"},
 }
-SLOW = ("sync", "dcp", "nvrx")
 NEVER = 1_000_000_000
 LEAD_STEPS, AFTER_STEPS = 5, 3
 """Trained before and after the first save of a window."""
@@ -138,14 +137,14 @@ class Bench:
             arm.engine.close()
             arm.engine = None
 
-    def run(self, arm: Arm, steps: int, watch_memory: bool = False) -> Window:
-        """Train a few steps, then time `steps` steps; saves come from the engine."""
+    def run(self, arm: Arm, steps: int, watch_memory: bool = False, lead: int = FILL_STEPS) -> Steps:
+        """Train `lead` steps, then time `steps` steps; saves come from the engine."""
         training, engine = self.training, arm.engine
         in_flight = []
         idle_bytes = self.used_bytes() if watch_memory else 0
         self.rank.settle()
         clock = Clock(self.rank.device)
-        for n in range(-FILL_STEPS, steps):
+        for n in range(-lead, steps):
             if n == 0:
                 clock.mark()
             number = training.step_number + 1
@@ -167,7 +166,7 @@ class Bench:
             if watch_memory:
                 arm.host_bytes = max(arm.host_bytes, self.used_bytes() - idle_bytes)
         self.rank.settle()
-        return Window(clock.durations_s(), in_flight)
+        return Steps(clock.durations_s(), in_flight)
 
     def used_bytes(self) -> int:
         """Memory of the machine in use, files on --work left out."""
@@ -190,20 +189,22 @@ class Bench:
         started = time.perf_counter()
         arm.engine._backend.drain(WAIT_S)  # type: ignore[union-attr]
         arm.drain_s.append(time.perf_counter() - started)
-        self.skip(arm, 2 * arm.first_step - FILL_STEPS - 1)
+
+    def heating_steps(self) -> int:
+        """Trained before a window: a device that has waited for a drain is cool, and fast until it is not."""
+        wanted = int(self.options.heat_s / self.calibrated["t_ref_s"])
+        return min(max(wanted, FILL_STEPS), self.interval - AFTER_STEPS - 1)
 
     def window(self, arm: Arm) -> None:
-        """Pairs of intervals, one with a save, one without. What the arm before left is compared meanwhile."""
-        intervals = self.options.intervals
-        if arm.name in SLOW:
-            intervals = self.options.slow_intervals
-        if arm.name == "steadfast-host":
-            intervals = self.options.host_intervals or intervals
+        """Intervals with and without a save in turn. What the arm before left is compared meanwhile."""
+        intervals = self.options.intervals if arm.name in self.options.often else self.options.few_intervals
         self.open(arm, self.work / arm.name / str(len(arm.runs)))
         self.verify()
         self.make_ready(arm)
         self.warm(arm)
-        arm.windows.append(self.run(arm, 2 * self.interval * intervals))
+        lead = self.heating_steps()
+        self.skip(arm, 2 * arm.first_step - self.interval - lead - 1)
+        arm.windows.append(self.run(arm, self.interval * (2 * intervals + 1), lead=lead))
         arm.engine._backend.drain(WAIT_S)  # type: ignore[union-attr]
         self.rank.settle()
         self.close(arm)
@@ -292,11 +293,11 @@ class Bench:
     def measure(self) -> None:
         """Every arm in every repeat, as long as there is time."""
         self.calibrate()
-        always = [name for name in self.arms if name not in SLOW]
+        often = [name for name in self.arms if name in self.options.often]
         for repeat in range(self.options.repeats):
-            turn = repeat % max(len(always), 1)
-            slow = repeat >= self.options.repeats - self.options.slow_repeats
-            for name in always[turn:] + always[:turn] + [n for n in self.arms if n in SLOW and slow]:
+            turn = repeat % max(len(often), 1)
+            few = [] if repeat < self.options.repeats - 1 else [name for name in self.arms if name not in often]
+            for name in often[turn:] + often[:turn] + few:
                 if self.rank.agree(float(time.time() > self.end_s)):
                     self.say(f"out of time before {name}, repeat {repeat + 1}")
                     return
@@ -319,8 +320,7 @@ class Bench:
             "interval_steps": self.interval,
             "interval_s": self.interval * t_ref,
             "intervals": self.options.intervals,
-            "host_intervals": self.options.host_intervals or self.options.intervals,
-            "slow_intervals": self.options.slow_intervals,
+            "few_intervals": self.options.few_intervals,
             "rows": rows,
         }
         if self.rank.number == 0:

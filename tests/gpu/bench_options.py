@@ -26,10 +26,10 @@ def parse(description: str | None) -> argparse.Namespace:
     add("--ranks", type=int, default=0, help="default: every GPU; 1 on CPU")
     add("--arms", default=",".join(ARMS))
     add("--repeats", type=int, default=3)
-    add("--intervals", type=int, default=5, help="with a save, each followed by one without, in a window")
-    add("--host-intervals", type=int, default=0, help="of steadfast-host; 0: as many")
-    add("--slow-repeats", type=int, default=1, help="the last repeats, in which sync, dcp and nvrx run too")
-    add("--slow-intervals", type=int, default=2, help="of sync, dcp and nvrx")
+    add("--intervals", type=int, default=5, help="with a save in a window, those without around them")
+    add("--often", default="steadfast-device", help="arms that run in every repeat; the others in the last")
+    add("--few-intervals", type=int, default=2, help="with a save, of the other arms")
+    add("--heat-s", type=float, default=8.0, help="of training before a window is timed")
     add("--interval-steps", type=int, default=0, help="0: from a measured synchronous save")
     add("--sync-efficiency", type=float, default=0.60)
     add("--reference-steps", type=int, default=30)
@@ -46,9 +46,17 @@ def parse(description: str | None) -> argparse.Namespace:
     add("--seed", type=int, default=os.getpid())
     add("--started-s", type=float, default=time.time())
     options = parser.parse_args()
+    options.often = options.often.split(",")
     if options.quick:
         small = {"cpu": True, "vocab": 256, "dim": 128, "layers": 2, "heads": 4, "batch": 2, "length": 64}
-        few = {"intervals": 2, "repeats": 2, "reference_steps": 10, "interval_steps": 12, "minutes": 4.0}
+        few = {
+            "intervals": 2,
+            "repeats": 2,
+            "reference_steps": 10,
+            "interval_steps": 12,
+            "minutes": 4.0,
+            "heat_s": 0.0,
+        }
         vars(options).update({**small, **few})
     return options
 

@@ -26,59 +26,67 @@ NEAR_STEPS = 2
 
 
 @dataclass
-class Cycle:
-    """An interval that begins with a save, and one without beside it. Seconds by step."""
-
-    saved_s: list[float]
-    rest_s: list[float]
-    saved_in_flight: list[bool]
-    rest_in_flight: list[bool]
-    """Whether the save was still under way at the end of a step."""
-
-    @property
-    def quiet_s(self) -> list[float]:
-        """Steps that no save disturbs, and no fingerprint."""
-        flags = zip(self.rest_s[NEAR_STEPS:], self.rest_in_flight[NEAR_STEPS:], strict=True)
-        return [step_s for step_s, in_flight in flags if not in_flight]
-
-    @property
-    def beside_s(self) -> list[float]:
-        """Steps while the save is under way, but for those that it holds up directly."""
-        flags = zip(self.saved_s[NEAR_STEPS:], self.saved_in_flight[NEAR_STEPS:], strict=True)
-        return [step_s for step_s, in_flight in flags if in_flight]
-
-    def control_s(self, otherwise_s: float) -> float:
-        """An undisturbed step's."""
-        return statistics.mean(self.quiet_s) if self.quiet_s else otherwise_s
-
-    def excess_s(self) -> float:
-        """What the save took from its own step and the next; the fingerprint is taken on both sides."""
-        return sum(self.saved_s[:NEAR_STEPS]) - sum(self.rest_s[:NEAR_STEPS])
-
-    def efficiency(self, otherwise_s: float) -> float:
-        """Of an interval with its save and all that it does in the background, however long that takes."""
-        control_s = self.control_s(otherwise_s)
-        late_s = [s for s, in_flight in zip(self.rest_s, self.rest_in_flight, strict=True) if in_flight]
-        undisturbed_s = sum(self.rest_s) - sum(late_s) + len(late_s) * control_s
-        return undisturbed_s / (sum(self.saved_s) + sum(late_s) - len(late_s) * control_s)
-
-
-@dataclass
-class Window:
-    """Some steps of one arm, seconds and whether a save was under way at the end."""
+class Steps:
+    """Seconds by step, and whether a save was under way at its end."""
 
     steps_s: list[float]
     in_flight: list[bool]
 
-    def cycles(self, interval: int) -> list[Cycle]:
-        """By intervals of so many steps, every second of which begins with a save."""
-        found = []
-        for at in range(0, len(self.steps_s), 2 * interval):
-            saved, rest = slice(at, at + interval), slice(at + interval, at + 2 * interval)
-            found.append(
-                Cycle(self.steps_s[saved], self.steps_s[rest], self.in_flight[saved], self.in_flight[rest])
-            )
-        return found
+    def part(self, at: int, count: int) -> Steps:
+        """Some of them."""
+        return Steps(self.steps_s[at : at + count], self.in_flight[at : at + count])
+
+    def those(self, in_flight: bool) -> list[float]:
+        """But for the first two: steps that launch a save, take a fingerprint, or follow one that does."""
+        flags = zip(self.steps_s[NEAR_STEPS:], self.in_flight[NEAR_STEPS:], strict=True)
+        return [step_s for step_s, flag in flags if flag is in_flight]
+
+    @property
+    def late_s(self) -> list[float]:
+        """While a save of the interval before is under way."""
+        return [step_s for step_s, flag in zip(self.steps_s, self.in_flight, strict=True) if flag]
+
+
+@dataclass
+class Cycle:
+    """An interval that begins with a save, and its neighbours without: what drifts evenly weighs nothing."""
+
+    before: Steps
+    saved: Steps
+    after: Steps
+
+    @property
+    def quiet_s(self) -> list[float]:
+        """Steps that no save disturbs, and no fingerprint."""
+        return self.before.those(False) + self.after.those(False)
+
+    @property
+    def beside_s(self) -> list[float]:
+        """Steps while the save is under way, but for those that it holds up directly."""
+        return self.saved.those(True)
+
+    def control_s(self, otherwise_s: float) -> float:
+        """An undisturbed step's: the mean of both neighbours."""
+        quiet = [steps for steps in (self.before.those(False), self.after.those(False)) if steps]
+        return statistics.mean(map(statistics.mean, quiet)) if quiet else otherwise_s
+
+    def excess_s(self) -> float:
+        """What the save took from its own step and the next; the fingerprint is taken in all three."""
+        saved_s, before_s, after_s = (sum(s.steps_s[:NEAR_STEPS]) for s in (self.saved, self.before, self.after))
+        return saved_s - (before_s + after_s) / 2
+
+    def efficiency(self, otherwise_s: float) -> float:
+        """Of an interval with its save and all that it does in the background, however long that takes."""
+        control_s = self.control_s(otherwise_s)
+        without_s = [sum(s.steps_s) - sum(s.late_s) + len(s.late_s) * control_s for s in (self.before, self.after)]
+        late_s = sum(self.after.late_s) - len(self.after.late_s) * control_s
+        return statistics.mean(without_s) / (sum(self.saved.steps_s) + late_s)
+
+
+def cycles(window: Steps, interval: int) -> list[Cycle]:
+    """Intervals without and with a save in turn, the first and the last without."""
+    at = range(interval, len(window.steps_s) - interval, 2 * interval)
+    return [Cycle(*(window.part(begin + n * interval, interval) for n in (-1, 0, 1))) for begin in at]
 
 
 @dataclass
@@ -89,8 +97,8 @@ class Measured:
     first_step: int = 0
     """The step of a run's first save, which is measured apart."""
     runs: list[RunPaths] = field(default_factory=list)
-    firsts: list[Window] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
+    firsts: list[Steps] = field(default_factory=list)
+    windows: list[Steps] = field(default_factory=list)
     compared: int = 0
     different: list[str] = field(default_factory=list)
     open_s: list[float] = field(default_factory=list)
@@ -107,22 +115,22 @@ class Measured:
 def summary(arm: Measured, interval: int, t_ref: float) -> dict[str, Any]:
     """One row of the table. `t_ref` is for arms that are never quiet."""
     snapshots, prepared = arm.events("snapshot"), arm.events("prepared")
-    repeats = [window.cycles(interval) for window in arm.windows]
-    cycles = [cycle for repeat in repeats for cycle in repeat]
-    efficiencies = [cycle.efficiency(t_ref) for cycle in cycles]
-    slower = [statistics.mean(c.beside_s) / c.control_s(t_ref) - 1 for c in cycles if c.beside_s]
+    repeats = [cycles(window, interval) for window in arm.windows]
+    measured = [cycle for repeat in repeats for cycle in repeat]
+    efficiencies = [cycle.efficiency(t_ref) for cycle in measured]
+    slower = [statistics.mean(c.beside_s) / c.control_s(t_ref) - 1 for c in measured if c.beside_s]
     return {
         "arm": arm.name,
         "windows": len(arm.windows),
-        "saves": len(cycles),
+        "saves": len(measured),
         "control_step_s": [[cycle.control_s(t_ref) for cycle in repeat] for repeat in repeats],
-        "quiet_steps": sum(len(cycle.quiet_s) for cycle in cycles),
+        "quiet_steps": sum(len(cycle.quiet_s) for cycle in measured),
         "efficiency": statistics.mean(efficiencies),
         "efficiency_95": _interval(efficiencies),
         "efficiency_each": efficiencies,
         "blocked_s": _quantiles([e["blocked_s"] for e in snapshots if e["step"] > arm.first_step]),
         "blocked_first_s": [e["blocked_s"] for e in snapshots if e["step"] == arm.first_step],
-        "step_excess_s": _quantiles([cycle.excess_s() for cycle in cycles]),
+        "step_excess_s": _quantiles([cycle.excess_s() for cycle in measured]),
         "slowdown_while_writing": statistics.mean(slower) if slower else None,
         "slowdown_95": _interval(slower),
         "slowdown_each": slower,

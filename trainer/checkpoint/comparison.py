@@ -174,7 +174,8 @@ class ComparisonBackend(Backend):
             self._collect(blocking=True)
         directory = self._paths.checkpoints / launch.position.name
         if self._session.rank == 0:
-            directory.mkdir()
+            # These libraries make it on every rank, so another may have been first.
+            directory.mkdir(exist_ok=True)
         try:
             pending = self._starter()({**now.tensors, **now.host}, directory, self._session.group)
         except BaseException as error:  # CheckpointException is a BaseException
