@@ -15,8 +15,6 @@ from trainer.exit_codes import ExitCode
 MONITOR_INTERVAL_S = 0.3
 WORKERS_STOP_TIMEOUT_S = 15
 """Between SIGTERM and SIGKILL of ranks that are restarted anyway."""
-LAST_CALL_TIMEOUT_S = 2
-"""How long a restart waits for a node of the last round before a spare takes its place."""
 READ_TIMEOUT_S = 60
 CHECK_INTERVAL_S = 1.0
 """NVRx looks every 5 s by default; detection is late by up to this."""
@@ -51,7 +49,7 @@ def rendezvous_conf(recovery: RecoveryConfig, *, hosting: bool) -> str:
     """
     common = {
         "join_timeout": int(recovery.rendezvous_timeout_s),
-        "last_call_timeout": LAST_CALL_TIMEOUT_S,
+        "last_call_timeout": recovery.last_call_timeout_s,
         "read_timeout": READ_TIMEOUT_S,
     }
     client = {} if hosting else {"is_host": 0}

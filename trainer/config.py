@@ -172,6 +172,9 @@ class RecoveryConfig(Settings):
     start_timeout_s: Seconds = 600.0
     """First heartbeat: imports, rendezvous, load, compile."""
     rendezvous_timeout_s: Seconds = 900.0
+    last_call_timeout_s: PositiveInt = 2
+    """How long a restart waits for a node of the last round before a spare takes its place. A node that was only
+    slow to end its ranks becomes the spare then, and its snapshots in memory are lost."""
     termination_grace_s: Seconds = 300.0
     """Between SIGTERM and SIGKILL of a pod; must cover the emergency save, and outlast every other timeout."""
     slow_rank_factor: Annotated[float, Field(gt=1)] = 2.0

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.environment import Environment
-from k8s.launcher_command import control_command, heartbeat_timeout_s, launcher_command, term_timeout_s
+from k8s.launcher_command import (
+    control_command,
+    heartbeat_timeout_s,
+    launcher_command,
+    rendezvous_conf,
+    term_timeout_s,
+)
 from trainer.config import RecoveryConfig
 
 pytestmark = pytest.mark.unit
@@ -100,6 +106,10 @@ def test_a_spare_does_not_end_the_job(make_environment: Any) -> None:
 def test_ranks_are_killed_before_the_pod_is(grace_s: float) -> None:
     timeout_s = term_timeout_s(RecoveryConfig(termination_grace_s=grace_s))
     assert 0 < timeout_s <= grace_s - 5
+
+
+def test_the_last_call_is_a_setting() -> None:
+    assert "last_call_timeout=7," in rendezvous_conf(RecoveryConfig(last_call_timeout_s=7), hosting=False)
 
 
 def test_a_hang_is_always_looked_for() -> None:

@@ -1,11 +1,13 @@
 """NVRx's persistent worker process and request queue, and nothing else of NVRx.
 
-Used: `AsyncCallsQueue` with `cpu_shm_mode=True` (no CUDA in the worker), its CPU and I/O priorities, and
-`warmup_persistent_caller`, which starts the process without waiting for it: a save needs the worker, a step
-does not, and its imports take 1 to 3 s. Requests carry `preload_fn=None`; the queue is polled with
-`no_dist=True` and never blocks: 0.2 ms a request.
+Used: `AsyncCallsQueue` with `cpu_shm_mode=True` (no CUDA in the worker), its CPU and I/O priorities, and its
+`PersistentAsyncCaller`, started early and not waited for: a save needs the worker, a step does not, and its
+imports take 1 to 3 s. Requests carry `preload_fn=None`; the queue is polled with `no_dist=True` and never blocks:
+0.2 ms a request.
 
 Bypassed, because of what 0.7.0 does:
+- `warmup_persistent_caller`, which does the same: until its first request the worker lies in a slot of the class,
+  and `__del__` of any other queue, one that was just replaced, waits for it, ends it and empties the slot;
 - the planner and `FileSystemWriterAsync`: plan, gather and metadata at each save; here all are constant;
 - the results queue: after an abort it hands out results of the previous save (Megatron-Bridge#5117, #5842);
 - finalize functions: collectives over the default group, also from `__del__` (seen after a restart);
@@ -19,8 +21,10 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,8 @@ from trainer.checkpoint import writer
 log = logging.getLogger(__name__)
 
 NICE = 10
+NICE_AT_START = NICE - 1
+"""NVRx lowers it further, and warns where there is nothing to lower."""
 IO_IDLE = 3
 
 
@@ -39,16 +45,18 @@ class WriterProcess:
     """The writer of one rank: started early, looked after, replaced when it dies or sticks."""
 
     def __init__(self, scratch: Path, rank: int) -> None:
-        """`scratch` is a directory in shared memory. Must run in a thread that lives as long as the writer:
-        the kernel's parent-death signal goes by thread."""
+        """`scratch` is a directory in shared memory."""
         self._scratch, self._rank = scratch, rank
+        # The kernel's parent-death signal goes by thread, so this one lives as long as the writer; and by thread
+        # goes the priority that a child inherits: the writer's imports must not slow down the first step.
+        self._starter = ThreadPoolExecutor(1, "writer-starter", initializer=_be_nice)
         self._queue: Any = None
         self._started = 0
         self._lingering: list[int] = []
         self._end_strays()
         self.replaced = 0
         """How often the process had to be replaced."""
-        self._start()
+        self._starter.submit(self._start).result()
 
     def _end_strays(self) -> None:
         """Writers of a dead trainer die with it, but one in state D may not have, and still read the arena."""
@@ -63,13 +71,15 @@ class WriterProcess:
             note.unlink(missing_ok=True)
 
     def _start(self) -> None:
-        from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue
+        from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue, PersistentAsyncCaller
 
         options = {"cpu_priority": NICE, "io_priority": IO_IDLE, "cpu_shm_mode": True, "sigterm_timeout": 1.0}
-        AsyncCallsQueue._warmup_persistent_caller = None
+        caller = PersistentAsyncCaller(**options)
+        caller.rank = self._rank  # else it asks the default group
         with quiet_main(), deaf_to_sigterm():
-            AsyncCallsQueue.warmup_persistent_caller(self._rank, **options)
+            caller._start_worker(self._rank)
         self._queue = AsyncCallsQueue(**options)
+        self._queue.persistent_caller = caller
         self._started += 1
         self._ready.unlink(missing_ok=True)
         self._send(writer.adopt, os.getpid(), self._ready)
@@ -128,11 +138,12 @@ class WriterProcess:
         log.warning("replacing the writer process %s of rank %s", self.pid, self._rank)
         self._discard()
         self.replaced += 1
-        self._start()
+        self._starter.submit(self._start).result()
 
     def close(self) -> None:
         """End the process, bounded."""
         self._discard()
+        self._starter.shutdown()
 
     def _discard(self) -> None:
         pid = self.pid
@@ -162,6 +173,10 @@ def discard(queue: Any) -> bool:
     queue.async_calls.clear()
     caller.process = queue.persistent_caller = None
     return not process.is_alive()
+
+
+def _be_nice() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE_AT_START)
 
 
 def is_writer(pid: int, noted_s: float) -> bool:
