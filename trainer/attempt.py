@@ -26,6 +26,7 @@ from trainer.exit_codes import ExitCode
 from trainer.faults.inject import Hooks
 from trainer.faults.schema import Phase
 from trainer.faults.storage import break_storage
+from trainer.garbage import Collector
 from trainer.process import Ended, Process
 from trainer.resilience import control, pace, progress
 from trainer.resilience.heartbeat import Heartbeat
@@ -62,6 +63,7 @@ class Attempt:
         self._last: step.StepRecord | None = None
         self._step_times = StepTimes(process.context.paths) if process.rank == 0 else None
         self._stop_reason = ""
+        self._collector = Collector(self.config.loop.collect_garbage_every)
         recovery = self.config.recovery
         self._watch = pace.Stopwatch(self.state.model.blocks, process.device)
         self._pace = pace.Pace(
@@ -130,6 +132,7 @@ class Attempt:
 
     def end(self, number: int) -> None:
         """After a step: save if that was decided, and write what is known of the steps before."""
+        self._collector.after_step(number)
         before_s = time.monotonic()
         self.process.strike(Phase.SAVE, number)
         if self.config.optimizer.non_finite == "stop" and self.engine.saves_after(number):
@@ -252,11 +255,13 @@ class Attempt:
         return loss.item() / self.process.world_size
 
     def __enter__(self) -> Attempt:
+        self._collector.take_over()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._collector.give_back()
         self.heartbeat.close()
         if error is None:
             dist.destroy_process_group()

@@ -40,8 +40,9 @@ from torch import Tensor
 from trainer.checkpoint import CheckpointEngine, PlainControl
 from trainer.checkpoint.layout import Layout
 from trainer.checkpoint.reading import fill_from_storage
-from trainer.config import CheckpointConfig
+from trainer.config import CheckpointConfig, LoopConfig
 from trainer.events import Ledger
+from trainer.garbage import Collector
 from trainer.paths import GENERATION_NAME, RunPaths
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -85,6 +86,8 @@ class Bench:
         self.unverified: tuple[Arm, Path, dict[int, Tensor]] | None = None
         """Generations to compare, with their fingerprints."""
         self.buffer: Tensor | None = None
+        self.collector = Collector(LoopConfig().collect_garbage_every)
+        self.collector.take_over()
 
     def say(self, text: str) -> None:
         """For whoever waits."""
@@ -157,6 +160,7 @@ class Bench:
             training.step_number = number
             if number % self.interval == 0:
                 arm.fingerprints[number] = training.fingerprint()
+            self.collector.after_step(number)
             if engine is not None:
                 engine.after_step(number)
             if n < 0:
