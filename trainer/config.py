@@ -104,7 +104,7 @@ class LoopConfig(Settings):
     eval_batches: PositiveInt = 2
     log_every: PositiveInt = 10
     collect_garbage_every: PositiveInt = 50
-    """Steps between collections of Python's young objects, on all ranks at once: they wait for each other anyway."""
+    """Steps between collections of Python's young objects, on all ranks at once: each waits for the others."""
     activation_checkpointing: bool = False
     compile: bool = False
     precision: Literal["auto", "bf16", "fp32"] = "auto"
