@@ -251,8 +251,11 @@ class Bench:
         self.training.fingerprint()
         t_ref = self.rank.agree(statistics.median(self.run(nothing, self.options.reference_steps).steps_s))
         self.calibrated = {"t_ref_s": t_ref, "overlap_s": self.overlap_s(), "copy_s": self.copy_s()}
-        self.interval = self.options.interval_steps or self.sync_interval(t_ref)
-        self.say(f"{self.calibrated}, interval {self.interval} steps = {self.interval * t_ref:.1f} s")
+        measured = self.sync_interval(t_ref)
+        self.interval = self.options.interval_steps or measured
+        interval_s = self.interval * t_ref
+        self.calibrated["sync_efficiency"] = interval_s / (interval_s + self.calibrated["sync_save_s"])
+        self.say(f"{self.calibrated}, interval {self.interval} steps = {interval_s:.1f} s")
 
     def sync_interval(self, t_ref: float) -> int:
         """From the second synchronous save: the first costs more, and a shorter interval is the harder case."""
