@@ -6,7 +6,6 @@ files beside it, read by memory map.
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
 from collections.abc import Iterator
@@ -123,5 +122,4 @@ def batches(
 def _bind_worker(_: int) -> None:
     """Loader workers leave signals to their trainer and do not outlive it (pytorch#21554, #26072)."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    gc.enable()  # forked from a trainer that collects at its own steps
     die_with_parent()
