@@ -16,6 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from trainer.checkpoint import ModuleState
 from trainer.checkpoint.layout import local
+from trainer.state import ShardAdamW
 
 
 class Block(nn.Module):
@@ -130,10 +131,10 @@ class Training:
         for block in self.model.blocks:
             fully_shard(block, mesh=mesh, **extra)
         fully_shard(self.model, mesh=mesh, **extra)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=device.type == "cuda")
+        self.optimizer = ShardAdamW(self.model.parameters(), lr=1e-4, fused=True)
         for parameter in self.model.parameters():
             self.optimizer.state[parameter] = {
-                "step": torch.zeros((), device=device if device.type == "cuda" else "cpu"),
+                "step": torch.zeros((), device=device),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
