@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("steadfast.launch")
 
-LAUNCHER = (sys.executable, "-m", "trainer.forked", "nvidia_resiliency_ext.fault_tolerance.launcher")
+LAUNCHER = (sys.executable, "-m", "trainer.forked", "trainer.ft_launcher")
 STORE_WAIT_S = 120.0
 """Longer than a control pod takes to come back after its Job's first back-offs: 10, 20 and 40 s."""
 STORE_PROBE_S = 0.2

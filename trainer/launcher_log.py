@@ -17,9 +17,14 @@ _EVENTS = {
     "worker_start_completed": Event.WORKERS_STARTED,
 }
 
+ORPHANED = "nobody is left to open"
+"""What `trainer.resilience.orphans` says in the same log."""
+
 
 def event_in(line: str) -> tuple[Event, dict[str, Any]] | None:
     """The ledger event that a line of ft_launcher's log stands for, with `cycle` and its own `at_wall_s`."""
+    if ORPHANED in line:
+        return Event.FAILURE_DETECTED, {"layer": "launcher", "detail": line.strip()}
     match = _LINE.search(line)
     if match is None or match[2] not in _EVENTS:
         return None

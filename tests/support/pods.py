@@ -155,7 +155,7 @@ class Job:
 
     def kill_pod(self, name: str) -> None:
         """SIGKILL everything the pod runs, as the loss of its node does; its shared memory goes with it."""
-        for process in reversed(_tree(self.processes[name].pid, f"test-1-{name}", self.paths.root)):
+        for process in _tree(self.processes[name].pid, f"test-1-{name}", self.paths.root):  # its first one first
             process.kill()
         self.processes[name].wait()
         shutil.rmtree(self.shm / name, ignore_errors=True)

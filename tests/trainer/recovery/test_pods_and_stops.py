@@ -11,6 +11,8 @@ import psutil
 import pytest
 from small_jobs import STEPS, StartJob, config, ended_well
 
+from trainer.launcher_log import ORPHANED
+
 pytestmark = pytest.mark.integration
 
 
@@ -101,6 +103,21 @@ def test_without_a_spare_the_replaced_pod_joins(start: StartJob, undisturbed: di
     time.sleep(2)
     job.start_pod(0)
     ended_well(job, undisturbed)
+
+
+@pytest.mark.parametrize("spares", [1, pytest.param(0, marks=pytest.mark.long)])
+def test_all_nodes_may_be_lost_at_once(start: StartJob, undisturbed: dict[str, Any], spares: int) -> None:
+    """NVRx 0.7.0 leaves those who replace them, and the spare, waiting for ever: a node of the round must open the
+    next."""
+    job = start(spares=spares)
+    job.until(at_step(12), 90)
+    for name in ("pod-0", "pod-1"):
+        job.kill_pod(name)
+    for number in (0, 1):
+        job.start_pod(number)
+    ended_well(job, undisturbed)
+    details = [record["detail"] for record in job.records("failure_detected") if "detail" in record]
+    assert any(ORPHANED in detail for detail in details), details
 
 
 @pytest.mark.long

@@ -1,0 +1,118 @@
+"""Who waits for a round, who no longer does, and when they open it themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.resilience import orphans
+from trainer.resilience.orphans import SILENT_S, Size, Waiting
+
+pytestmark = pytest.mark.unit
+KEY = "barrier:round_done_3"
+
+
+class Clock:
+    """Stands still until it is told."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_the_command_line_says_how_many_there_are() -> None:
+    assert Size.of(["--rdzv-id=r", "--nnodes=8:10", "-m"]) == Size(8, 10)
+    assert Size.of(["--nnodes=2"]) == Size(2, 2)
+    with pytest.raises(ValueError, match="no --nnodes="):
+        Size.of(["--nproc-per-node=8"])
+
+
+@given(st.integers(1, 64), st.integers(0, 64), st.data())
+def test_nothing_is_opened_while_a_round_may_be_whole(nodes: int, spares: int, data: st.DataObject) -> None:
+    size = Size(nodes, nodes + spares)
+    waiting = data.draw(st.integers(0, spares), label="pods that do not train")
+    assert not size.orphaned(waiting)
+    assert size.orphaned(size.pods)
+    assert not size.orphaned(nodes - 1), "too few to train"
+
+
+def test_who_beats_counts_and_who_falls_silent_does_not() -> None:
+    store, clock = dist.HashStore(), Clock()
+    one, two = (Waiting(store, KEY, clock) for _ in range(2))
+    assert (one.beat(), two.beat()) == (0, 0)  # nobody was seen twice
+    clock.now_s += 1
+    assert (one.beat(), two.beat()) == (2, 2)
+    clock.now_s += SILENT_S / 2
+    one.beat()
+    clock.now_s += SILENT_S / 2
+    assert one.beat() == 1
+
+
+def test_a_newcomer_does_not_count_the_dead() -> None:
+    store, clock = dist.HashStore(), Clock()
+    for _ in range(5):
+        Waiting(store, KEY, clock).beat()
+    newcomer = Waiting(store, KEY, clock)
+    counts = []
+    for _ in range(4):
+        counts.append(newcomer.beat())
+        clock.now_s += 1
+    assert counts[-1] == 1
+
+
+@pytest.fixture(name="quick")
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BEAT_S", "SILENT_S", "STEADY_S"):
+        monkeypatch.setattr(orphans, name, getattr(orphans, name) / 20)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("waiting", "opened"), [(1, False), (2, True), (3, True)])
+def test_enough_of_them_open_the_round(waiting: int, opened: bool) -> None:
+    """Two nodes and a spare: the spare alone waits for ever, as it should."""
+    store, over = dist.HashStore(), threading.Event()
+    states = [SimpleNamespace(store=store, round_done_key=KEY) for _ in range(waiting)]
+    threads = [
+        threading.Thread(target=orphans.open_if_orphaned, args=(state, Size(2, 3), over)) for state in states
+    ]
+    for thread in threads:
+        thread.start()
+    end_s = time.monotonic() + (10.0 if opened else 1.0)
+    while time.monotonic() < end_s and not store.check([KEY]):
+        time.sleep(0.01)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert store.check([KEY]) is opened
+    if opened:
+        assert store.get(KEY) == b"0"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_round_that_another_has_opened_or_closed_is_left_alone() -> None:
+    store, over = dist.HashStore(), threading.Event()
+    store.set(KEY, "1")
+    state = SimpleNamespace(store=store, round_done_key=KEY)
+    thread = threading.Thread(target=orphans.open_if_orphaned, args=(state, Size(1, 1), over))
+    thread.start()
+    time.sleep(0.6)
+    over.set()
+    thread.join()
+    assert store.get(KEY) == b"1"
+
+
+def test_nvrx_waits_where_it_is_watched() -> None:
+    """The pinned version's own method, and the two things of its object that are used."""
+    from nvidia_resiliency_ext.fault_tolerance.ft_rendezvous_barrier import _RendezvousBarrierState as State
+
+    state = State(dist.HashStore(), "r")
+    assert callable(state._wait_for_rendezvous_open)
+    assert state.store.check([state.round_done_key]) and state.round_done_key.endswith("round_done_0")

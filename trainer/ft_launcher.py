@@ -1,0 +1,13 @@
+"""NVRx's ft_launcher, and beside it what it lacks: `python -m trainer.ft_launcher <its command line>`."""
+
+from __future__ import annotations
+
+import sys
+
+from nvidia_resiliency_ext.fault_tolerance.launcher import main
+
+from trainer.resilience import orphans
+
+if __name__ == "__main__":
+    orphans.watch(orphans.Size.of(sys.argv[1:]))
+    main()
