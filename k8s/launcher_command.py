@@ -45,14 +45,15 @@ def nnodes(environment: Environment) -> str:
 def rendezvous_conf(recovery: RecoveryConfig, *, hosting: bool) -> str:
     """The store's settings, the same on both sides. Whole seconds: NVRx parses integers.
 
-    Not `store_connect_wait_seconds`: its probes are 2 to 3 s apart, and `trainer.launch` has waited already.
+    By itself NVRx looks for the store every 2 to 3 s (`store_connect_wait_seconds`), after a random sleep of up to
+    a second; `trainer.launch` has waited already.
     """
     common = {
         "join_timeout": int(recovery.rendezvous_timeout_s),
         "last_call_timeout": recovery.last_call_timeout_s,
         "read_timeout": READ_TIMEOUT_S,
     }
-    client = {} if hosting else {"is_host": 0}
+    client = {} if hosting else {"is_host": 0, "store_connect_wait_seconds": 0}
     return ",".join(f"{key}={value}" for key, value in {**client, **common}.items())
 
 

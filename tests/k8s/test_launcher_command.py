@@ -28,7 +28,7 @@ GOLDEN_LAUNCHER = """\
 --rdzv-backend=c10d
 --rdzv-endpoint=$(STEADFAST_STORE_ENDPOINT)
 --rdzv-id=pretrain-4
---rdzv-conf=is_host=0,join_timeout=900,last_call_timeout=2,read_timeout=60
+--rdzv-conf=is_host=0,store_connect_wait_seconds=0,join_timeout=900,last_call_timeout=2,read_timeout=60
 --local-addr=$(POD_IP)
 --max-restarts=100
 --monitor-interval=0.3
