@@ -22,7 +22,19 @@ class ShardAdamW(torch.optim.AdamW):
 
     Through DTensor's dispatch, torch 2.10 and 2.11 keep an object a parameter of every step (pytorch#188174,
     #181761): the host's memory runs full, and every full collection takes longer than the one before.
+    Its state must be there before the first step (`build_optimizer`).
     """
+
+    def __init__(
+        self,
+        params: Any,
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
 
     @override
     @torch.no_grad()
@@ -63,7 +75,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> ShardAdamW:
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    optimizer = ShardAdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
+    optimizer = ShardAdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
     for parameter in parameters:
         optimizer.state[parameter] = {
             "step": torch.zeros((), dtype=torch.float32, device=parameter.device),

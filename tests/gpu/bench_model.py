@@ -131,7 +131,7 @@ class Training:
         for block in self.model.blocks:
             fully_shard(block, mesh=mesh, **extra)
         fully_shard(self.model, mesh=mesh, **extra)
-        self.optimizer = ShardAdamW(self.model.parameters(), lr=1e-4, fused=True)
+        self.optimizer = ShardAdamW(self.model.parameters(), lr=1e-4)
         for parameter in self.model.parameters():
             self.optimizer.state[parameter] = {
                 "step": torch.zeros((), device=device),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,7 +28,7 @@ CONFIG = TrainConfig.model_validate(
 
 @pytest.fixture(name="state")
 def _state() -> Iterator[TrainState]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         model = build_model(CONFIG.model, CONFIG.loop, init_device_mesh("cpu", (1,)), CPU)
         yield TrainState(model, build_optimizer(model, CONFIG.optimizer), rank=0)
@@ -49,7 +50,10 @@ def objects() -> int:
 
 
 def test_steps_leave_no_objects_behind(state: TrainState) -> None:
-    """Reports: pytorch#188174, pytorch#181761 (an object a parameter and step), NeMo Automodel#2888."""
+    """Reports: pytorch#188174, pytorch#181761 (an object a parameter and step), NeMo Automodel#2888.
+
+    Of all that a step does; torch 2.13 passes it with its own AdamW too, which the next test excludes.
+    """
     train(state, 1, 5)
     before = objects()
     train(state, 6, 30)

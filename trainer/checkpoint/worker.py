@@ -56,7 +56,7 @@ class WriterProcess:
         self._end_strays()
         self.replaced = 0
         """How often the process had to be replaced."""
-        self._starter.submit(self._start).result()
+        self._start()
 
     def _end_strays(self) -> None:
         """Writers of a dead trainer die with it, but one in state D may not have, and still read the arena."""
@@ -76,13 +76,17 @@ class WriterProcess:
         options = {"cpu_priority": NICE, "io_priority": IO_IDLE, "cpu_shm_mode": True, "sigterm_timeout": 1.0}
         caller = PersistentAsyncCaller(**options)
         caller.rank = self._rank  # else it asks the default group
-        with quiet_main(), deaf_to_sigterm():
-            caller._start_worker(self._rank)
+        resource_tracker.ensure_running()  # from here: not of low priority, and its start unblocks SIGTERM
+        self._starter.submit(self._start_process, caller).result()
         self._queue = AsyncCallsQueue(**options)
         self._queue.persistent_caller = caller
         self._started += 1
         self._ready.unlink(missing_ok=True)
         self._send(writer.adopt, os.getpid(), self._ready)
+
+    def _start_process(self, caller: Any) -> None:
+        with quiet_main(), deaf_to_sigterm():
+            caller._start_worker(self._rank)
 
     @property
     def _ready(self) -> Path:
@@ -138,7 +142,7 @@ class WriterProcess:
         log.warning("replacing the writer process %s of rank %s", self.pid, self._rank)
         self._discard()
         self.replaced += 1
-        self._starter.submit(self._start).result()
+        self._start()
 
     def close(self) -> None:
         """End the process, bounded."""
@@ -176,7 +180,9 @@ def discard(queue: Any) -> bool:
 
 
 def _be_nice() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE_AT_START)
+    thread = threading.get_native_id()
+    if os.getpriority(os.PRIO_PROCESS, thread) < NICE_AT_START:
+        os.setpriority(os.PRIO_PROCESS, thread, NICE_AT_START)
 
 
 def is_writer(pid: int, noted_s: float) -> bool:
@@ -208,7 +214,6 @@ def deaf_to_sigterm() -> Iterator[None]:
 
     A planned stop signals the whole process group, and a writer that is still importing would die of it.
     """
-    resource_tracker.ensure_running()  # its own start would unblock the signal again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield

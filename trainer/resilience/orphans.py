@@ -3,13 +3,15 @@
 The next round is opened by a node of the last one that sees a failure. Who comes later waits for that without a
 timeout (`_wait_for_rendezvous_open` of NVRx 0.7.0), so when all nodes of a round die within moments, of the power,
 of a Capacity Block's end, of two faults at once, those who replace them wait for ever beside idle GPUs. Here those
-who wait count each other in the store, and open the round when they are enough to train and so many that the last
-round cannot be whole. A node of it that still lives joins them, as it does when another node opens a round.
+who wait count each other in the store, and open the round when they are enough to train, when they are so many
+that the last round cannot be whole, and when no launcher has shown there that it still looks after ranks of it.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from trainer.launcher_log import ORPHANED
 log = logging.getLogger("steadfast.orphans")
 
 BEAT_S = 1.0
+"""Between two signs of life, of those who wait and of those whose ranks train."""
 SILENT_S = 2.5
 """Without a beat for this long, one who waited is gone."""
 STEADY_S = 4.0
@@ -40,12 +43,13 @@ class Size:
 
     @classmethod
     def of(cls, arguments: list[str]) -> Size:
-        """From ft_launcher's `--nnodes=MIN:MAX`. Raises ValueError without it."""
-        for argument in arguments:
-            if argument.startswith("--nnodes="):
-                least, _, most = argument.removeprefix("--nnodes=").partition(":")
+        """From ft_launcher's `--nnodes MIN:MAX`. Raises SystemExit without it."""
+        for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+            name, given, value = argument.partition("=")
+            if name == "--nnodes":
+                least, _, most = (value if given else following).partition(":")
                 return cls(int(least), int(most or least))
-        raise ValueError(f"ft_launcher's command line has no --nnodes=: {' '.join(arguments)}")
+        sys.exit(f"trainer.ft_launcher: the command line has no --nnodes: {' '.join(arguments)}")
 
     def orphaned(self, waiting: int) -> bool:
         """Whether so many who wait can train, and leave too few for the last round to be whole."""
@@ -57,38 +61,49 @@ class Waiting:
 
     def __init__(self, store: Store, round_key: str, now: Callable[[], float] = time.monotonic) -> None:
         self._store, self._prefix, self._now = store, f"{round_key}:waiting", now
+        self._training = f"{round_key}:training"
         self._number = store.add(self._prefix, 1)
-        self._beats: dict[int, int] = {}
-        self._seen_s: dict[int, float] = {}
+        self._own = 0
+        self._beats: dict[str, bytes] = {}
+        self._seen_s: dict[str, float] = {}
 
     def beat(self) -> int:
         """Show that this one still waits; returns how many do, as far as their beats were seen to change."""
-        self._store.add(f"{self._prefix}:{self._number}", 1)
-        now_s = self._now()
-        for number in range(1, self._store.add(self._prefix, 0) + 1):
-            beats = self._store.add(f"{self._prefix}:{number}", 0)
-            if self._beats.setdefault(number, beats) != beats:
-                self._beats[number], self._seen_s[number] = beats, now_s
-        return sum(now_s - seen_s < SILENT_S for seen_s in self._seen_s.values())
+        self._own += 1
+        self._store.set(f"{self._prefix}:{self._number}", str(self._own))
+        names = [f"{self._prefix}:{number}" for number in range(1, self._store.add(self._prefix, 0) + 1)]
+        if not self._store.check(names):  # somebody is just coming, or died doing so
+            names = [name for name in names if self._store.check([name])]
+        self._look(names)
+        return sum(self._now() - seen_s < SILENT_S for seen_s in self._seen_s.values())
+
+    def _look(self, names: list[str]) -> None:
+        for name, beats in zip(names, self._store.multi_get(names), strict=True):
+            if self._beats.setdefault(name, beats) != beats:
+                self._beats[name], self._seen_s[name] = beats, self._now()
+
+    def trained(self) -> int:
+        """How often launchers with ranks of the last round have shown themselves."""
+        return self._store.add(self._training, 0)
 
 
 def open_if_orphaned(state: Any, size: Size, over: threading.Event) -> None:
     """Until `over`: wait with the others for the round that `state` waits for, and open it when it is time."""
-    key, waiting, since_s = "", None, None
+    key, waiting, since_s, trained = "", None, None, -1
     while not over.wait(BEAT_S):
         if state.round_done_key != key or waiting is None:  # NVRx notices by and by which round it waits for
             key, since_s = state.round_done_key, None
             waiting = Waiting(state.store, key)
-        if state.store.check([key]) or not size.orphaned(count := waiting.beat()):
+        before, trained = trained, waiting.trained()
+        if state.store.check([key]) or not size.orphaned(count := waiting.beat()) or trained != before:
             since_s = None
             continue
         since_s = since_s or time.monotonic()
         if time.monotonic() - since_s >= STEADY_S:
-            log.warning(
-                "%s %s, %d pods wait for it, %d are to train: opening it", ORPHANED, key, count, size.nodes
-            )
-            state.store.compare_set(key, "", "0")
             since_s = None
+            state.store.compare_set(key, "", "0")
+            if state.store.add(f"{key}:said", 1) == 1:
+                log.warning("%s %s, %d pods wait for it, %d train: opened it", ORPHANED, key, count, size.nodes)
 
 
 @contextmanager
@@ -109,13 +124,27 @@ def _beside(state: Any, size: Size) -> Iterator[None]:
 
 
 def watch(size: Size) -> None:
-    """From now on, in this process, whoever waits for a round to be opened looks after it."""
-    from nvidia_resiliency_ext.fault_tolerance.ft_rendezvous_barrier import _RendezvousBarrierState
+    """From now on, in this process: who waits for a round to be opened looks after it, and who has ranks says so.
 
-    wait = _RendezvousBarrierState._wait_for_rendezvous_open
+    ft_launcher asks every 0.3 s, while it watches ranks, whether another node has opened the next round.
+    """
+    from nvidia_resiliency_ext.fault_tolerance.ft_rendezvous_barrier import _RendezvousBarrierState as State
+
+    wait, is_next_round_open = State._wait_for_rendezvous_open, State.is_next_round_open
+    said_s = -math.inf
 
     def wait_for_rendezvous_open(self: Any, *args: Any, **named: Any) -> None:
+        if self.is_store_host:
+            wait(self, *args, **named)
+            return
         with _beside(self, size):
             wait(self, *args, **named)
 
-    _RendezvousBarrierState._wait_for_rendezvous_open = wait_for_rendezvous_open
+    def say_and_ask(self: Any) -> bool:
+        nonlocal said_s
+        if time.monotonic() - said_s >= BEAT_S:
+            said_s = time.monotonic()
+            self.store.add(f"{self.prefix}:round_done_{self._round + 1}:training", 1)
+        return bool(is_next_round_open(self))
+
+    State._wait_for_rendezvous_open, State.is_next_round_open = wait_for_rendezvous_open, say_and_ask
