@@ -153,12 +153,14 @@ class Job:
             parts.append(f"--- {path.name}\n" + "\n".join(tail))
         return "\n".join(parts)
 
-    def kill_pod(self, name: str) -> None:
-        """SIGKILL everything the pod runs, as the loss of its node does; its shared memory goes with it."""
-        for process in _tree(self.processes[name].pid, f"test-1-{name}", self.paths.root):  # its first one first
+    def kill_pod(self, *names: str) -> None:
+        """SIGKILL everything the pods run, at once, as when their nodes are lost; shared memory goes with it."""
+        trees = [_tree(self.processes[name].pid, f"test-1-{name}", self.paths.root) for name in names]
+        for process in (process for tree in trees for process in tree):  # a pod's first one first
             process.kill()
-        self.processes[name].wait()
-        shutil.rmtree(self.shm / name, ignore_errors=True)
+        for name in names:
+            self.processes[name].wait()
+            shutil.rmtree(self.shm / name, ignore_errors=True)
 
     def stop(self) -> None:
         """End everything that is left, and its shared memory."""

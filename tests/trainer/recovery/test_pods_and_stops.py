@@ -111,8 +111,7 @@ def test_all_nodes_may_be_lost_at_once(start: StartJob, undisturbed: dict[str, A
     next."""
     job = start(spares=spares)
     job.until(at_step(12), 90)
-    for name in ("pod-0", "pod-1"):
-        job.kill_pod(name)
+    job.kill_pod("pod-0", "pod-1")
     for number in (0, 1):
         job.start_pod(number)
     ended_well(job, undisturbed)
