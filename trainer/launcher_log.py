@@ -22,7 +22,7 @@ ORPHANED = "nobody is left to open"
 
 
 def event_in(line: str) -> tuple[Event, dict[str, Any]] | None:
-    """The ledger event that a line of ft_launcher's log stands for, with `cycle` and its own `at_wall_s`."""
+    """The ledger event that a line of ft_launcher's log stands for; NVRx's own with `cycle` and `at_wall_s`."""
     if ORPHANED in line:
         return Event.FAILURE_DETECTED, {"layer": "launcher", "detail": line.strip()}
     match = _LINE.search(line)

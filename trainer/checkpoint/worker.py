@@ -21,10 +21,8 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -36,8 +34,7 @@ from trainer.checkpoint import writer
 log = logging.getLogger(__name__)
 
 NICE = 10
-NICE_AT_START = NICE - 1
-"""NVRx lowers it further, and warns where there is nothing to lower."""
+"""Once it has imported: a first save that is whole sooner is worth more than the import's share of a busy core."""
 IO_IDLE = 3
 
 
@@ -45,11 +42,9 @@ class WriterProcess:
     """The writer of one rank: started early, looked after, replaced when it dies or sticks."""
 
     def __init__(self, scratch: Path, rank: int) -> None:
-        """`scratch` is a directory in shared memory."""
+        """`scratch` is a directory in shared memory. Must run in a thread that lives as long as the writer:
+        the kernel's parent-death signal goes by thread."""
         self._scratch, self._rank = scratch, rank
-        # The kernel's parent-death signal goes by thread, so this one lives as long as the writer; and by thread
-        # goes the priority that a child inherits: the writer's imports must not slow down the first step.
-        self._starter = ThreadPoolExecutor(1, "writer-starter", initializer=_be_nice)
         self._queue: Any = None
         self._started = 0
         self._lingering: list[int] = []
@@ -76,17 +71,13 @@ class WriterProcess:
         options = {"cpu_priority": NICE, "io_priority": IO_IDLE, "cpu_shm_mode": True, "sigterm_timeout": 1.0}
         caller = PersistentAsyncCaller(**options)
         caller.rank = self._rank  # else it asks the default group
-        resource_tracker.ensure_running()  # from here: not of low priority, and its start unblocks SIGTERM
-        self._starter.submit(self._start_process, caller).result()
+        with quiet_main(), deaf_to_sigterm():
+            caller._start_worker(self._rank)
         self._queue = AsyncCallsQueue(**options)
         self._queue.persistent_caller = caller
         self._started += 1
         self._ready.unlink(missing_ok=True)
         self._send(writer.adopt, os.getpid(), self._ready)
-
-    def _start_process(self, caller: Any) -> None:
-        with quiet_main(), deaf_to_sigterm():
-            caller._start_worker(self._rank)
 
     @property
     def _ready(self) -> Path:
@@ -147,7 +138,6 @@ class WriterProcess:
     def close(self) -> None:
         """End the process, bounded."""
         self._discard()
-        self._starter.shutdown()
 
     def _discard(self) -> None:
         pid = self.pid
@@ -179,12 +169,6 @@ def discard(queue: Any) -> bool:
     return not process.is_alive()
 
 
-def _be_nice() -> None:
-    thread = threading.get_native_id()
-    if os.getpriority(os.PRIO_PROCESS, thread) < NICE_AT_START:
-        os.setpriority(os.PRIO_PROCESS, thread, NICE_AT_START)
-
-
 def is_writer(pid: int, noted_s: float) -> bool:
     """Whether `pid` is still the process that wrote its number down then."""
     try:
@@ -214,6 +198,7 @@ def deaf_to_sigterm() -> Iterator[None]:
 
     A planned stop signals the whole process group, and a writer that is still importing would die of it.
     """
+    resource_tracker.ensure_running()  # its own start would unblock the signal again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-import psutil
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -22,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from trainer.checkpoint.chain import Position
 from trainer.checkpoint.decisions import Board
 from trainer.checkpoint.mail import Mail, Session
-from trainer.checkpoint.worker import NICE, NICE_AT_START, WriterProcess
+from trainer.checkpoint.worker import WriterProcess
 
 pytestmark = pytest.mark.integration
 
@@ -45,26 +44,6 @@ def test_a_stop_does_not_end_a_writer_that_is_still_starting(tmp_path: Path) -> 
     finally:
         writer.close()
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-def priority(thread: int) -> int:
-    """The kernel keeps one for each thread."""
-    return os.getpriority(os.PRIO_PROCESS, thread)
-
-
-def test_a_writer_imports_with_low_priority(tmp_path: Path) -> None:
-    """NVRx lowers it after its imports, which took 0.3 s from the first step of a restart on two cores."""
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    writer = WriterProcess(tmp_path, 0)
-    try:
-        assert not writer.ready
-        assert psutil.Process(writer.pid).nice() == max(before, NICE_AT_START)
-        assert writer.wait_ready(60.0)
-        assert psutil.Process(writer.pid).nice() == max(before, NICE)
-        lowered = [thread.id for thread in psutil.Process().threads() if priority(thread.id) != before]
-        assert len(lowered) <= 1, "requests are pickled by a thread of the trainer's own priority"
-    finally:
-        writer.close()
 
 
 def test_a_writer_is_replaced_without_waiting_and_is_deaf_as_well(tmp_path: Path) -> None:
