@@ -97,7 +97,6 @@ class Measured:
     first_step: int = 0
     """The step of a run's first save, which is measured apart."""
     runs: list[RunPaths] = field(default_factory=list)
-    firsts: list[Steps] = field(default_factory=list)
     windows: list[Steps] = field(default_factory=list)
     compared: int = 0
     different: list[str] = field(default_factory=list)
