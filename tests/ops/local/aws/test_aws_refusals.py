@@ -253,4 +253,4 @@ def test_what_is_not_emulated_is_refused_at_once(world: World) -> None:
     began = time.monotonic()
     with pytest.raises(ClientError, match="has not been implemented"):
         world.client("ec2").describe_verified_access_groups()
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < 10.0
