@@ -47,13 +47,15 @@ class Event(StrEnum):
     FINAL = "final"  # rank 0: {step, final_loss, params_sha256, num_params}
 
     # saves
-    SAVE_DECIDED = "save_decided"  # rank 0: {step, decision: go|skip|stop, kind: persist|snapshot, reason}
+    SAVE_DECIDED = "save_decided"  # rank 0: {step, decision: go|stop|fail, kind: persist|snapshot, reason}
     SNAPSHOT = "snapshot"  # {step, launch_s, blocked_s, bytes, stage}
     PERSIST_STARTED = "persist_started"  # {step, generation}
     RANK_WRITTEN = "rank_written"  # {step, generation, bytes, write_s, checksum_s, fsync_s}
     COMMITTED = "committed"  # rank 0: {step, generation, bytes, commit_s: launch to commit, end_s}
     SAVE_FAILED = "save_failed"  # {step, generation, error, in_a_row}
-    SAVE_SKIPPED = "save_skipped"  # {step, reason}
+    SAVE_SKIPPED = (
+        "save_skipped"  # rank 0: {step, kind: persist|snapshot, reason}; of a persist, memory may get one
+    )
     PRUNED = "pruned"  # {generation, reason}
     DRAIN = "drain"  # {start_s, end_s}
     PREPARED = "prepared"  # {duration_s, host_bytes, device_bytes, stage, writer}

@@ -14,6 +14,7 @@ from trainer.checkpoint.backend_types import Backend, Launch, StateNow
 from trainer.checkpoint.chain import Position
 from trainer.checkpoint.comparison import ComparisonBackend
 from trainer.checkpoint.decisions import Decision
+from trainer.checkpoint.judge import Busy
 from trainer.checkpoint.layout import Layout
 from trainer.checkpoint.mail import Session
 from trainer.checkpoint.restore import slot_record
@@ -257,15 +258,15 @@ class SteadfastBackend(Backend):
         """See `Backend`."""
         return self._saves.mail.stop_seen or self._saves.stop_reason
 
-    def busy(self, *, persist: bool) -> str | None:
-        """See `Backend`. Under `wait` the slots are the bound."""
-        active = self._saves.active
+    def busy(self, *, persist: bool) -> Busy | None:
+        """See `Asked`. Under `wait` the slots are the bound."""
         if persist and self._config.overlap == "wait":
             return None
-        if persist and (writing := [save for save in active if save.persists]):
-            return f"{writing[0].position.name} is still being written"
+        writing = [save for save in self._saves.active if save.persists]
+        if writing and (persist or self._config.host_slots == 1):
+            return Busy(f"{writing[0].position.name} is still being written")
         if (newest := self._saves.mail.unconfirmed(self._config.commit_timeout_s)) is not None:
-            return f"the snapshot of step {newest.step} is not whole on all ranks yet"
+            return Busy(f"the snapshot of step {newest.step} is not whole on all ranks yet", passing=True)
         return None
 
     def stage(self) -> str:

@@ -11,6 +11,7 @@ import torch
 from trainer.checkpoint.arena import Arena
 from trainer.checkpoint.chain import Position
 from trainer.checkpoint.decisions import Decision
+from trainer.checkpoint.judge import Asked
 from trainer.checkpoint.layout import Layout
 from trainer.checkpoint.mail import Session
 from trainer.checkpoint.staging import DeviceStager
@@ -38,8 +39,8 @@ class StateNow:
     host: Mapping[str, torch.Tensor]
 
 
-class Backend(Protocol):
-    """A way of saving."""
+class Backend(Asked, Protocol):
+    """A way of saving. What rank 0 asks it before it decides is in `Asked`."""
 
     def prepare(self, layout: Layout, ranks_here: int) -> Arena | None:
         """Get memory ready. Raises ArenaError."""
@@ -66,9 +67,6 @@ class Backend(Protocol):
     def poll(self) -> None:
         """Called after every step."""
 
-    def under_way(self) -> bool:
-        """Whether a save is being copied or written."""
-
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is under way."""
 
@@ -81,26 +79,11 @@ class Backend(Protocol):
     def request_stop(self, reason: str) -> None:
         """From a signal handler."""
 
-    def stop_seen(self) -> str | None:
-        """Rank 0: why to stop."""
-
-    def busy(self, *, persist: bool) -> str | None:
-        """Rank 0: why a save should be skipped."""
-
-    def stage(self) -> str:
-        """Rank 0: where snapshots are taken."""
-
-    def failures_in_a_row(self) -> int:
-        """Rank 0."""
-
     def fate(self, position: Position) -> str:
         """Rank 0, after a drain: `committed`, or what went wrong."""
 
     def will_persist(self, step: int) -> bool:
         """Whether the newest launch goes to storage."""
-
-    def persist_s(self) -> float | None:
-        """Rank 0: from launch to commit, the last time."""
 
     def overheads(self) -> dict[str, Any]:
         """For the report."""

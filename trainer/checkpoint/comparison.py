@@ -24,6 +24,7 @@ from typing_extensions import override
 from trainer.checkpoint.backend_types import Backend, Launch, StateNow
 from trainer.checkpoint.chain import Position
 from trainer.checkpoint.decisions import Decision
+from trainer.checkpoint.judge import Busy
 from trainer.checkpoint.layout import Layout
 from trainer.checkpoint.mail import STOP_KEY, Session
 from trainer.checkpoint.records import METADATA, Commit, FileRecord, checksum
@@ -295,12 +296,12 @@ class ComparisonBackend(Backend):
             return str(self._session.store.get(STOP_KEY).decode())
         return self._stop
 
-    def busy(self, *, persist: bool) -> str | None:
-        """See `Backend`."""
+    def busy(self, *, persist: bool) -> Busy | None:
+        """See `Asked`."""
         if not persist:
-            return f"{self._writer} has no memory tier"
+            return Busy(f"{self._writer} has no memory tier")
         if self._pending is not None and self._config.overlap == "skip":
-            return f"{self._pending[1].position.name} is still being written"
+            return Busy(f"{self._pending[1].position.name} is still being written")
         return None
 
     def stage(self) -> str:

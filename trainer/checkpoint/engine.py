@@ -31,7 +31,7 @@ from trainer.checkpoint.backend import make_backend
 from trainer.checkpoint.backend_types import Backend, Launch, StateNow
 from trainer.checkpoint.chain import Position, candidates, take_attempt
 from trainer.checkpoint.decisions import Action, Board, Decision
-from trainer.checkpoint.interval import Interval, SaveCost
+from trainer.checkpoint.judge import Judge
 from trainer.checkpoint.layout import gather, plan
 from trainer.checkpoint.mail import Session
 from trainer.checkpoint.records import Attempt
@@ -79,7 +79,6 @@ class CheckpointEngine:
         self._tensors: dict[str, torch.Tensor] = {}
         self._bound: dict[str, torch.Tensor] = {}
         self._published = 0
-        self._stopping = False
 
     # starts and ends
 
@@ -143,20 +142,16 @@ class CheckpointEngine:
 
     def _start(self, control: Control, restored: Restored) -> None:
         self._restored = restored
-        self._stopping = False
         self._board = Board(control.store, control.rank, restored.step + 1, control.timeout_s)
         session = Session(
             control.rank, control.world_size, restored.attempt, control.group, control.store, self._board
         )
         self._backend.begin(session)
-        self._interval = Interval(self._config, restored.step, time.monotonic())
-        self._cost = SaveCost()
-        self._decided_s: float | None = None
-        self._launched = False
+        self._judge = Judge(self._config, self._backend, self._ledger, restored.step)
         self._last_saved = restored.step if restored.generation else -1
         if control.rank == 0:
             self._published = restored.step
-            self._publish(self._judge(restored.step + 1))
+            self._publish(self._judge.judge(restored.step + 1))
 
     def abort(self) -> None:
         """End the attempt, in bounded time: nothing of it may be committed any more. Arena and writer stay."""
@@ -181,8 +176,8 @@ class CheckpointEngine:
         """What happens after `step`. Rank 0 publishes what happens after the next."""
         board, control = self._open_board()
         if control.rank == 0 and step + 1 > self._published:
-            self._time_step()
-            self._publish(self._judge(step + 1))
+            self._judge.time_step()
+            self._publish(self._judge.judge(step + 1))
         decision = board.of(step)
         self._backend.settle(decision, self._bound)
         return decision
@@ -273,48 +268,12 @@ class CheckpointEngine:
         self._board.publish(decision)
         self._backend.tell(decision)
         self._published = decision.step
-        if decision.action is not Action.NONE:
+        if decision.action not in (Action.NONE, Action.SKIP):
             kind = "persist" if decision.persists else "snapshot"
             action = {Action.SNAPSHOT: "go", Action.PERSIST: "go"}.get(decision.action, decision.action)
             self._ledger.write(
                 Event.SAVE_DECIDED, step=decision.step, decision=str(action), kind=kind, reason=decision.reason
             )
-        if decision.action is Action.SKIP:
-            self._ledger.write(Event.SAVE_SKIPPED, step=decision.step, reason=decision.reason)
-
-    def _judge(self, step: int) -> Decision:
-        """What happens after `step`; called at the start of the step before."""
-        if (failures := self._backend.failures_in_a_row()) > self._config.tolerate_failures:
-            tolerated = self._config.tolerate_failures
-            why = f"{failures} saves in a row failed; checkpoint.tolerate_failures is {tolerated}"
-            return Decision(step, Action.FAIL, reason=why)
-        stage = self._backend.stage()
-        if self._stopping:
-            return Decision(step, Action.NONE, stage)
-        if (wish := self._backend.stop_seen()) is not None:
-            self._stopping = True
-            return Decision(step, Action.STOP, stage, wish)
-        now_s = time.monotonic()
-        persist = self._interval.due(step, now_s)
-        every = self._config.snapshot_every
-        if persist is None and not (every and step % every == 0):
-            return Decision(step, Action.NONE, stage)
-        if (busy := self._backend.busy(persist=persist is not None)) is not None:
-            # what is due by the clock is due at the next step as well: postponed, not skipped
-            postponed = persist is not None and not self._interval.counts_steps
-            return Decision(step, Action.NONE if postponed else Action.SKIP, stage, busy)
-        if persist is None:
-            return Decision(step, Action.SNAPSHOT, stage, f"every {every} steps into memory")
-        self._interval.saved(step, now_s)
-        return Decision(step, Action.PERSIST, stage, persist)
-
-    def _time_step(self) -> None:
-        """From one decision to the next."""
-        now_s = time.monotonic()
-        if self._decided_s is not None:
-            self._cost.step(now_s - self._decided_s, saving=self._launched or self.saving)
-        self._decided_s, self._launched = now_s, False
-        self._interval.cost_s, self._interval.persist_s = self._cost.last_s, self._backend.persist_s()
 
     # launches
 
@@ -323,7 +282,7 @@ class CheckpointEngine:
         self._rebind()
         wait_s = self._config.drain_timeout_s if patient or self._config.overlap == "wait" else SLOT_GRACE_S
         position = Position(self._restored.attempt, step)
-        self._last_saved, self._launched = step, True
+        self._last_saved, self._judge.launched = step, True
         launch = Launch(position, self._restored.generation, persist, stage, wait_s)
         self._backend.launch(launch, StateNow(self._tensors, self._bound, self._state.host_state()))
 

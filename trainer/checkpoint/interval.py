@@ -55,6 +55,7 @@ class Interval:
     """Measured: what a save takes from training, blocking and slowing down."""
     persist_s: float | None = None
     """Measured: launch to commit."""
+    _put_off: str | None = None
 
     @property
     def counts_steps(self) -> bool:
@@ -65,7 +66,7 @@ class Interval:
         """The reason to persist the state after `step`, or None."""
         steps, seconds = parse_interval(self.config.persist_every)
         if steps is not None:
-            return f"every {steps} steps" if step % steps == 0 else None
+            return self._put_off or (f"every {steps} steps" if step % steps == 0 else None)
         if seconds is None:
             return self._auto(step, now_s)
         return f"every {seconds:g} s" if now_s - self.last_s >= seconds else None
@@ -90,4 +91,8 @@ class Interval:
 
     def saved(self, step: int, now_s: float) -> None:
         """A persist of `step` has been decided."""
-        self.last_step, self.last_s = step, now_s
+        self.last_step, self.last_s, self._put_off = step, now_s, None
+
+    def put_off(self, reason: str) -> None:
+        """It is due, and cannot begin: it stays due."""
+        self._put_off = self._put_off or f"{reason}, put off"

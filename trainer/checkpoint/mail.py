@@ -83,6 +83,11 @@ class Mail:
         """A snapshot is under way; rank 0 wants to know when all hold it."""
         self._newest = (position, time.monotonic())
 
+    def committed(self, position: Position) -> None:
+        """Rank 0: what is committed is whole on every rank."""
+        if self._newest is not None and self._newest[0] == position:
+            self._whole = position
+
     def unconfirmed(self, patience_s: float) -> Position | None:
         """Rank 0: the newest snapshot, as long as not every rank is known to hold it whole."""
         if self._newest is None:

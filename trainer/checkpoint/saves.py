@@ -259,6 +259,8 @@ class Saves:
     def _committed(self, save: Save, outcome: Outcome) -> None:
         self.committed, self.failures_in_a_row = save.position, 0
         self.last_commit_s = outcome.end_s - save.launched_s
+        if self._mail is not None and not save.fenced:
+            self._mail.committed(save.position)
         self._ledger.write(
             Event.COMMITTED,
             step=save.position.step,
