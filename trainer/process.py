@@ -67,6 +67,10 @@ class Process:
             ledger=self.ledger,
             device=self.device,
         )
+        if (
+            self.device.type == "cuda"
+        ):  # after the engine, which forks a process as long as this one has one thread
+            torch.cuda.set_device(self.device)
         if self.rank == 0:
             record_run(context, config, world_size=self.world_size, timeouts=self.timeouts)
         stop_at = os.environ.get("STEADFAST_STOP_AT")
@@ -194,9 +198,7 @@ def end_process(code: int) -> NoReturn:
 def _device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    return device
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 
 
 def _process_start_s() -> float:

@@ -47,10 +47,12 @@ from trainer.checkpoint.records import (
 from trainer.checkpoint.reports import Outcome, Phase, report
 from trainer.checkpoint.retention import clear_failed, prune, sweep_failed
 from trainer.checkpoint.storage import PosixStorage, Storage, publish
-from trainer.parent_death import die_with_parent
+from trainer.parent_death import die_with_parent, name_process
 from trainer.paths import RunPaths
 
 POLL_S = 0.02
+PROCESS_NAME = "steadfast-save"
+"""In `ps` and `top`; at most 15 characters."""
 
 
 class CancelledError(Exception):
@@ -108,6 +110,7 @@ def adopt(trainer_pid: int, ready: Path) -> None:
     A planned stop signals every process of the pod, and the trainer still wants its last save.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    name_process(PROCESS_NAME)
     die_with_parent(trainer_pid)
     ready.write_text(str(os.getpid()))
 

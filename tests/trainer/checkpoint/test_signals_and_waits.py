@@ -126,3 +126,30 @@ def test_ranks_end_though_their_writers_do_not() -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(deaf, signal.SIGKILL)
         assert says in parts[number] and parts[number + 1].split()[0] == str(code), said
+
+
+ALONE = """
+import psutil, sys, threading
+from pathlib import Path
+from trainer import early
+from trainer.checkpoint.worker import WriterProcess, is_writer
+from trainer.process import end_process
+
+alone = WriterProcess(Path(sys.argv[1]), 0)
+assert alone.wait_ready(60.0)
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+not_alone = WriterProcess(Path(sys.argv[1]), 1)
+assert not_alone.wait_ready(60.0)
+for writer in (alone, not_alone):
+    process = psutil.Process(writer.pid)
+    print(process.cmdline() == psutil.Process().cmdline(), process.name(), process.nice(), flush=True)
+end_process(0)
+"""
+
+
+def test_a_rank_with_one_thread_forks_its_writer_and_spawns_it_later(tmp_path: Path) -> None:
+    """What is spawned imports torch again, beside the first steps after each restart."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", ALONE, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines() == ["True steadfast-save 10", "False steadfast-save 10"]
