@@ -161,7 +161,7 @@ class SteadfastBackend(Backend):
         started = time.monotonic()
         slot = self._take_slot(launch)
         if slot is None:
-            self._saves.fail(launch.position, f"no slot of the arena was free within {launch.wait_s} s")
+            self._saves.fail(launch, f"no slot of the arena was free within {launch.wait_s:.0f} s")
             return
         self._arena.wait_allocated(slot)
         self._arena.invalidate(slot)
@@ -172,6 +172,7 @@ class SteadfastBackend(Backend):
         self._saves.add(
             Save(
                 position=launch.position,
+                ticket=launch.ticket,
                 slot=slot,
                 copy=copy,
                 request=self._request(launch, slot),
@@ -191,8 +192,11 @@ class SteadfastBackend(Backend):
             leased = self._saves.leased()
             return [index for index in range(count) if index not in leased]
 
-        if not free():
-            self._saves.wait(lambda: bool(free()), launch.wait_s)
+        def ready() -> bool:
+            return bool(free()) and (count == 1 or self._saves.whole())
+
+        if not ready():  # else two snapshots under way would leave none that is whole
+            self._saves.wait(ready, launch.wait_s)
         held = self._directory.slots(self._layout.rank)
         order = sorted(free(), key=lambda i: (held[i].attempt, held[i].step) if i in held else (-1, -1))
         return order[0] if order else None
@@ -258,15 +262,20 @@ class SteadfastBackend(Backend):
         """See `Backend`."""
         return self._saves.mail.stop_seen or self._saves.stop_reason
 
-    def busy(self, *, persist: bool) -> Busy | None:
-        """See `Asked`. Under `wait` the slots are the bound."""
+    def busy(self, *, persist: bool, pending: int | None) -> Busy | None:
+        """See `Asked`. Under `wait` a save to storage waits for its slot at its launch."""
         if persist and self._config.overlap == "wait":
             return None
         writing = [save for save in self._saves.active if save.persists]
-        if writing and (persist or self._config.host_slots == 1):
+        if persist and writing:
             return Busy(f"{writing[0].position.name} is still being written")
-        if (newest := self._saves.mail.unconfirmed(self._config.commit_timeout_s)) is not None:
+        if pending is not None:
+            return Busy(f"the snapshot of step {pending} is still to be taken", passing=True)
+        mail = self._saves.mail
+        if (newest := mail.unconfirmed(self._config.commit_timeout_s)) is not None:
             return Busy(f"the snapshot of step {newest.step} is not whole on all ranks yet", passing=True)
+        if len(held := mail.held()) >= self._config.host_slots:
+            return Busy(f"no slot is free on all ranks: {held[0].name} is still being written")
         return None
 
     def stage(self) -> str:

@@ -22,6 +22,8 @@ class Launch:
     """An order to save the state as it is now."""
 
     position: Position
+    ticket: str
+    """The same on all ranks, and of this launch alone."""
     origin: str | None
     persist: bool
     stage: str

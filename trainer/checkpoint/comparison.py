@@ -296,7 +296,7 @@ class ComparisonBackend(Backend):
             return str(self._session.store.get(STOP_KEY).decode())
         return self._stop
 
-    def busy(self, *, persist: bool) -> Busy | None:
+    def busy(self, *, persist: bool, pending: int | None) -> Busy | None:  # noqa: ARG002
         """See `Asked`."""
         if not persist:
             return Busy(f"{self._writer} has no memory tier")

@@ -49,6 +49,7 @@ ABORT_TIMEOUT_S = 10.0
 SLOT_GRACE_S = 5.0
 """A rank may learn a little later than rank 0 that its slot is free; beyond that its save fails."""
 END_POLL_S = 0.02
+MIN_PATIENCE_S = 1.0
 
 
 class SavesFailingError(Exception):
@@ -79,6 +80,7 @@ class CheckpointEngine:
         self._tensors: dict[str, torch.Tensor] = {}
         self._bound: dict[str, torch.Tensor] = {}
         self._published = 0
+        self._killed_s: float | None = None
 
     # starts and ends
 
@@ -147,6 +149,7 @@ class CheckpointEngine:
             control.rank, control.world_size, restored.attempt, control.group, control.store, self._board
         )
         self._backend.begin(session)
+        self._launches = 0
         self._judge = Judge(self._config, self._backend, self._ledger, restored.step)
         self._last_saved = restored.step if restored.generation else -1
         if control.rank == 0:
@@ -197,11 +200,17 @@ class CheckpointEngine:
         if decision.action is Action.FAIL:
             raise SavesFailingError(decision.reason)
         if decision.saves:
-            self._launch(step, persist=decision.persists, stage=decision.stage)
+            patient = decision.action is Action.STOP
+            self._launch(step, persist=decision.persists, stage=decision.stage, patient=patient)
         self._backend.poll()
 
-    def request_stop(self, reason: str) -> None:
-        """Ask for a planned stop: all ranks save after the same step, two after rank 0 hears of it, and leave."""
+    def request_stop(self, reason: str, within_s: float | None = None) -> None:
+        """Ask for a planned stop: all ranks save after the same step, two after rank 0 hears of it, and leave.
+
+        `within_s`: what this rank has until it is killed; neither the save nor `finish` waits longer then.
+        """
+        if within_s is not None and self._killed_s is None:
+            self._killed_s = time.monotonic() + within_s
         self._backend.request_stop(reason)
 
     def stop_step(self) -> int | None:
@@ -218,13 +227,14 @@ class CheckpointEngine:
         if (self._restored.step, self._restored.tier) == (step, "storage"):
             return True
         started = time.monotonic()
-        bound_s = min(self._config.drain_timeout_s, timeout_s or self._config.drain_timeout_s)
+        bound_s = self._patience_s(timeout_s)
+        end_s = started + bound_s
         if self._last_saved != step or not self._backend.will_persist(step):
             self._backend.drain(bound_s)  # a snapshot of this very step may be under way
-            self._launch(step, persist=True, stage="", patient=True)
+            self._launch(step, persist=True, stage="", patient=True, end_s=end_s)
         position = Position(self._restored.attempt, step)
-        finished = self._backend.drain(bound_s)
-        outcome = self._agree_on_end(control, position, bound_s - (time.monotonic() - started), finished)
+        finished = self._backend.drain(max(0.0, end_s - time.monotonic()))
+        outcome = self._agree_on_end(control, position, end_s - time.monotonic(), finished)
         self._ledger.write(Event.DRAIN, start_s=started, end_s=time.monotonic())
         if outcome == "committed":
             return True
@@ -235,6 +245,13 @@ class CheckpointEngine:
             )  # fmt: skip
             return False
         raise SavesFailingError(f"the last save, {position.name}, failed: {outcome}")
+
+    def _patience_s(self, timeout_s: float | None = None) -> float:
+        """For the last save."""
+        left_s = self._config.drain_timeout_s
+        if self._killed_s is not None:
+            left_s = min(left_s, max(MIN_PATIENCE_S, self._killed_s - time.monotonic()))
+        return left_s if timeout_s is None else min(left_s, timeout_s)
 
     @property
     def resumes_from(self) -> str:
@@ -277,13 +294,19 @@ class CheckpointEngine:
 
     # launches
 
-    def _launch(self, step: int, *, persist: bool, stage: str, patient: bool = False) -> None:
+    def _launch(
+        self, step: int, *, persist: bool, stage: str, patient: bool = False, end_s: float | None = None
+    ) -> None:
         assert self._state is not None
         self._rebind()
-        wait_s = self._config.drain_timeout_s if patient or self._config.overlap == "wait" else SLOT_GRACE_S
+        wait_s = self._config.drain_timeout_s if self._config.overlap == "wait" else SLOT_GRACE_S
+        if patient:
+            wait_s = self._patience_s() if end_s is None else max(0.0, end_s - time.monotonic())
         position = Position(self._restored.attempt, step)
         self._last_saved, self._judge.launched = step, True
-        launch = Launch(position, self._restored.generation, persist, stage, wait_s)
+        self._launches += 1
+        ticket = f"{position.attempt}.{self._launches}"
+        launch = Launch(position, ticket, self._restored.generation, persist, stage, wait_s)
         self._backend.launch(launch, StateNow(self._tensors, self._bound, self._state.host_state()))
 
     def _bind(self) -> None:

@@ -30,8 +30,8 @@ class Asked(Protocol):
     def stop_seen(self) -> str | None:
         """Why to stop."""
 
-    def busy(self, *, persist: bool) -> Busy | None:
-        """Why no save can begin now: to storage, or into memory alone."""
+    def busy(self, *, persist: bool, pending: int | None) -> Busy | None:
+        """Why no save can begin: to storage, or into memory alone. `pending` is decided and has not begun."""
 
     def stage(self) -> str:
         """Where snapshots are taken."""
@@ -52,11 +52,18 @@ class Judge:
         self._cost = SaveCost()
         self._decided_s: float | None = None
         self._stopping = False
+        self._granted: int | None = None
         self.launched = False
         """A save began since the last judgement."""
 
     def judge(self, step: int) -> Decision:
-        """What happens after `step`; called at the start of the step before."""
+        """What happens after `step`; called at the start of the step before, so before that step's own save."""
+        decision = self._judge(step)
+        if decision.saves:
+            self._granted = step
+        return decision
+
+    def _judge(self, step: int) -> Decision:
         if (failures := self._backend.failures_in_a_row()) > self._config.tolerate_failures:
             tolerated = self._config.tolerate_failures
             why = f"{failures} saves in a row failed; checkpoint.tolerate_failures is {tolerated}"
@@ -69,7 +76,7 @@ class Judge:
             return Decision(step, Action.STOP, stage, wish)
         now_s = time.monotonic()
         if (due := self._interval.due(step, now_s)) is not None:
-            busy = self._backend.busy(persist=True)
+            busy = self._busy(step, persist=True)
             if busy is None:
                 self._interval.saved(step, now_s)
                 return Decision(step, Action.PERSIST, stage, due)
@@ -93,11 +100,14 @@ class Judge:
         return self._snapshot(step, stage, f"into memory only: {busy.reason}")
 
     def _snapshot(self, step: int, stage: str, reason: str) -> Decision:
-        busy = self._backend.busy(persist=False)
+        busy = self._busy(step, persist=False)
         if busy is None:
             return Decision(step, Action.SNAPSHOT, stage, reason)
         self._ledger.write(Event.SAVE_SKIPPED, step=step, kind="snapshot", reason=busy.reason)
         return Decision(step, Action.SKIP, stage, busy.reason)
+
+    def _busy(self, step: int, *, persist: bool) -> Busy | None:
+        return self._backend.busy(persist=persist, pending=step - 1 if self._granted == step - 1 else None)
 
     def time_step(self) -> None:
         """From one judgement to the next: what saves cost."""

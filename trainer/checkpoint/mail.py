@@ -38,15 +38,19 @@ class Session:
 
 
 class Mail:
-    """A rank's letters in one attempt. `exchange` is called by the helper thread, the rest by any."""
+    """A rank's letters in one attempt. `exchange` is called by the helper thread, the rest by any.
+
+    A launch has a ticket, the same on all ranks: a snapshot and the last save may be of one step.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session, self._store = session, own_connection(session.store)
         self._outbox: deque[Callable[[], object]] = deque()
         self._listened_s = self._retry_s = 0.0
         self._votes_open = False
-        self._newest: tuple[Position, float] | None = None
-        self._whole: Position | None = None
+        self._newest: tuple[str, Position, float] | None = None
+        self._whole: str | None = None
+        self._held: dict[str, Position] = {}
         self.stop_seen: str | None = None
         """Rank 0: someone has asked to stop."""
         self.device_agreed = False
@@ -71,32 +75,42 @@ class Mail:
         self._outbox.append(lambda: self._store.add("stage/votes", 1))
         self._votes_open = self.lead
 
-    def say_failed(self, position: Position, why: str) -> None:
+    def say_failed(self, ticket: str, why: str) -> None:
         """A save has failed here."""
-        self._outbox.append(lambda: self._store.set(_failed_key(position), f"rank {self._session.rank}: {why}"))
+        self._outbox.append(lambda: self._store.set(f"failed/{ticket}", f"rank {self._session.rank}: {why}"))
 
-    def say_whole(self, position: Position) -> None:
+    def say_whole(self, ticket: str) -> None:
         """A snapshot is whole here."""
-        self._outbox.append(lambda: self._store.add(_whole_key(position), 1))
+        self._outbox.append(lambda: self._store.add(f"whole/{ticket}", 1))
 
-    def launched(self, position: Position) -> None:
-        """A snapshot is under way; rank 0 wants to know when all hold it."""
-        self._newest = (position, time.monotonic())
+    def say_released(self, ticket: str) -> None:
+        """Its slot may be filled again here."""
+        self._outbox.append(lambda: self._store.add(f"released/{ticket}", 1))
 
-    def committed(self, position: Position) -> None:
+    def launched(self, ticket: str, position: Position) -> None:
+        """A snapshot is under way; rank 0 wants to know when all hold it, and when all have a slot again."""
+        self._newest = (ticket, position, time.monotonic())
+        if self.lead:
+            self._held[ticket] = position
+
+    def committed(self, ticket: str) -> None:
         """Rank 0: what is committed is whole on every rank."""
-        if self._newest is not None and self._newest[0] == position:
-            self._whole = position
+        if self._newest is not None and self._newest[0] == ticket:
+            self._whole = ticket
 
     def unconfirmed(self, patience_s: float) -> Position | None:
         """Rank 0: the newest snapshot, as long as not every rank is known to hold it whole."""
         if self._newest is None:
             return None
-        position, launched_s = self._newest
-        confirmed = position == self._whole or time.monotonic() - launched_s > patience_s
+        ticket, position, launched_s = self._newest
+        confirmed = ticket == self._whole or time.monotonic() - launched_s > patience_s
         return None if confirmed else position
 
-    def exchange(self, active: Iterable[Position]) -> dict[Position, str]:
+    def held(self) -> list[Position]:
+        """Rank 0: what takes a slot on some rank, oldest first."""
+        return list(self._held.values())
+
+    def exchange(self, active: Iterable[str]) -> dict[str, str]:
         """Send what is to be sent, and listen now and then; returns failures of `active` saves on other ranks."""
         if time.monotonic() < self._retry_s:
             return {}
@@ -109,8 +123,8 @@ class Mail:
         self._listened_s = time.monotonic()
         if self.lead:
             self._try(self._hear)
-        heard = {position: self._try(lambda position=position: self._failure(position)) for position in active}  # type: ignore[misc]
-        return {position: str(why) for position, why in heard.items() if why is not None and why is not _FAILED}
+        heard = {ticket: self._try(lambda ticket=ticket: self._failure(ticket)) for ticket in active}  # type: ignore[misc]
+        return {ticket: str(why) for ticket, why in heard.items() if why is not None and why is not _FAILED}
 
     def _hear(self) -> None:
         if self._votes_open and self._store.add("stage/votes", 0) >= self._session.world_size:
@@ -120,15 +134,18 @@ class Mail:
             self.stop_seen = self._store.get(STOP_KEY).decode()
         if self._newest is not None and self._newest[0] != self._whole:
             self._hear_whole(self._newest[0])
+        for ticket in list(self._held):
+            if self._store.add(f"released/{ticket}", 0) >= self._session.world_size:
+                del self._held[ticket]
 
-    def _hear_whole(self, position: Position) -> None:
-        if self._store.add(_whole_key(position), 0) >= self._session.world_size:
-            self._whole = position
-        elif self._store.check([_failed_key(position)]):
+    def _hear_whole(self, ticket: str) -> None:
+        if self._store.add(f"whole/{ticket}", 0) >= self._session.world_size:
+            self._whole = ticket
+        elif self._store.check([f"failed/{ticket}"]):
             self._newest = None
 
-    def _failure(self, position: Position) -> str | None:
-        key = _failed_key(position)
+    def _failure(self, ticket: str) -> str | None:
+        key = f"failed/{ticket}"
         return self._store.get(key).decode() if self._store.check([key]) else None
 
     def _try(self, call: Callable[[], object]) -> object:
@@ -141,11 +158,3 @@ class Mail:
 
 
 _FAILED = object()
-
-
-def _failed_key(position: Position) -> str:
-    return f"failed/{position.name}"
-
-
-def _whole_key(position: Position) -> str:
-    return f"whole/{position.name}"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trainer.checkpoint.backend_types import Launch
 from trainer.checkpoint.chain import Position
 from trainer.checkpoint.decisions import Decision
 from trainer.checkpoint.mail import Mail, Session
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 BUSY_S = 0.005
 IDLE_S = 0.05
+CANCEL_S = 10.0
+"""For a writer to let go of a save that another rank has given up."""
 
 
 @dataclass
@@ -34,6 +37,7 @@ class Save:
     """One snapshot on its way. Times are CLOCK_MONOTONIC."""
 
     position: Position
+    ticket: str
     slot: int
     copy: Copy
     request: Request
@@ -47,8 +51,9 @@ class Save:
     reported: set[Phase] = field(default_factory=set)
     checksum_s: float = 0.0
     slot_free: bool = False
+    released: bool = False
+    """Whether rank 0 has been told so."""
     done: bool = False
-    error: str | None = None
 
     @property
     def persists(self) -> bool:
@@ -99,13 +104,16 @@ class Saves:
         with self._lock:
             self._saves.append(save)
             if self._mail is not None:
-                self._mail.launched(save.position)
+                self._mail.launched(save.ticket, save.position)
         self._wake.set()
 
-    def fail(self, position: Position, error: str) -> None:
+    def fail(self, launch: Launch, error: str) -> None:
         """A save that did not even begin here."""
         with self._lock:
-            self._failed(position, error)
+            if self._mail is not None:
+                self._mail.launched(launch.ticket, launch.position)
+                self._mail.say_released(launch.ticket)
+            self._failed(launch.position, launch.ticket, error, counts=launch.persist)
 
     @property
     def active(self) -> list[Save]:
@@ -124,6 +132,11 @@ class Saves:
         """Slots that may not be changed."""
         with self._lock:
             return {save.slot for save in self._saves if not save.slot_free}
+
+    def whole(self) -> bool:
+        """Whether no snapshot is still to become whole here."""
+        with self._lock:
+            return all(save.done or Phase.HASHED in save.reported for save in self._saves)
 
     def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait, bounded, for something that the helper thread brings about."""
@@ -177,21 +190,31 @@ class Saves:
         for save in list(self._saves):
             self._advance(save)
         with self._moved:
+            for save in self._saves:
+                self._release(save)
             self._saves = [save for save in self._saves if not (save.done and save.slot_free)]
             self._moved.notify_all()
+
+    def _release(self, save: Save) -> None:
+        if save.done and not save.slot_free:  # a writer in state D read it when it was given up
+            save.slot_free = not self._writer.stuck_pids
+        if save.slot_free and not save.released and self._mail is not None:
+            save.released = True
+            self._mail.say_released(save.ticket)
 
     def _correspond(self, mail: Mail) -> None:
         if self.stop_reason is not None and not self._stop_sent:
             mail.ask_to_stop(self.stop_reason)
             self._stop_sent = True
-        open_saves = {save.position: save for save in self.active if not save.fenced}
-        for position, why in mail.exchange(open_saves).items():
-            save = open_saves[position]
+        open_saves = {save.ticket: save for save in self.active if not save.fenced}
+        for ticket, why in mail.exchange(open_saves).items():
+            save = open_saves[ticket]
             if Phase.COMMITTED not in save.reported:
                 save.cancel()
                 save.fenced = True  # counted once
+                save.deadline_s = min(save.deadline_s, time.monotonic() + CANCEL_S)
                 if mail.lead:
-                    self._failed(position, why)
+                    self._failed(save.position, ticket, why, counts=save.persists)
 
     def _advance(self, save: Save) -> None:
         try:
@@ -237,7 +260,9 @@ class Saves:
         if phase is Phase.HASHED:
             save.checksum_s = outcome.checksum_s
             if outcome.ok and self._mail is not None:
-                self._mail.say_whole(save.position)
+                self._mail.say_whole(save.ticket)
+            elif not outcome.ok:
+                save.cancel()
         elif phase is Phase.WRITTEN:
             save.slot_free = Phase.HASHED in save.reported
             self._ledger.write(
@@ -260,7 +285,7 @@ class Saves:
         self.committed, self.failures_in_a_row = save.position, 0
         self.last_commit_s = outcome.end_s - save.launched_s
         if self._mail is not None and not save.fenced:
-            self._mail.committed(save.position)
+            self._mail.committed(save.ticket)
         self._ledger.write(
             Event.COMMITTED,
             step=save.position.step,
@@ -276,18 +301,19 @@ class Saves:
 
     def _finish(self, save: Save, *, error: str | None) -> None:
         save.done = save.slot_free = True
-        save.error = error
         clear(save.request.outcome)
         if error is not None and not save.fenced:
-            self._failed(save.position, error)
+            self._failed(save.position, save.ticket, error, counts=save.persists)
 
-    def _failed(self, position: Position, error: str) -> None:
+    def _failed(self, position: Position, ticket: str, error: str, *, counts: bool) -> None:
+        """Snapshots that are for memory alone do not count: what they are for goes on without them."""
         log.error("saving %s failed: %s", position.name, error)
-        self.errors = {position: error}
+        if counts:
+            self.errors = {position: error}
         if self._mail is None:
             return
-        self._mail.say_failed(position, error)
-        if not self._mail.lead:
+        self._mail.say_failed(ticket, error)
+        if not (self._mail.lead and counts):
             return
         self.failures_in_a_row += 1
         self._ledger.write(

@@ -117,30 +117,33 @@ def adopt(trainer_pid: int, ready: Path) -> None:
 
 def handle(request: Request) -> None:
     """One save. Never raises: an exception would end NVRx's worker without a word."""
+    hashes: list[Future[str]] = [Future() for _ in block_spans(request.slot.cuts)]
+    lane_reports = False
     try:
-        _handle(request)
+        image = _mapped(request.arena)[request.slot_at : request.slot_at + request.slot.cuts[-1]]
+        if request.persist:
+            _storage_lane().submit(_persist, request, image, hashes)
+            lane_reports = True
+        result = Outcome(ok=True, checksum_s=_make_valid(request, image, hashes))
     except BaseException as error:
-        failed = Outcome(ok=False, error=_describe(error))
-        report(request.outcome, Phase.HASHED, failed)
-        report(request.outcome, Phase.DONE, failed)
+        result = Outcome(ok=False, error=_describe(error))
+        for future in hashes:
+            if not future.done():
+                future.set_exception(error)
+    report(request.outcome, Phase.HASHED, result)
+    if not lane_reports:  # as long as it runs, it reads the slot
+        report(request.outcome, Phase.DONE, result)
 
 
-def _handle(request: Request) -> None:
-    slot = request.slot
-    image = _mapped(request.arena)[request.slot_at : request.slot_at + slot.cuts[-1]]
-    spans = block_spans(slot.cuts)
-    hashes: list[Future[str]] = [Future() for _ in spans]
-    if request.persist:
-        _storage_lane().submit(_persist, request, image, hashes)
+def _make_valid(request: Request, image: memoryview, hashes: list[Future[str]]) -> float:
+    """Hash the slot and say that it is whole; returns what the hashing took."""
     started = time.perf_counter()
-    for (start, end), future in zip(spans, hashes, strict=True):
+    for (start, end), future in zip(block_spans(request.slot.cuts), hashes, strict=True):
         future.set_result(checksum(image[start:end]))
     took_s = time.perf_counter() - started
     sums = [future.result() for future in hashes]
-    publish(PosixStorage(), request.slot_record, seal(replace(slot, sums=sums)))
-    report(request.outcome, Phase.HASHED, Outcome(ok=True, checksum_s=took_s))
-    if not request.persist:
-        report(request.outcome, Phase.DONE, Outcome(ok=True, checksum_s=took_s))
+    publish(PosixStorage(), request.slot_record, seal(replace(request.slot, sums=sums)))
+    return took_s
 
 
 def _mapped(arena: Path) -> memoryview:

@@ -294,6 +294,10 @@ class Rank:
         if rank in (self.rank, -1):
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def do_signal_writer(self, number: int, rank: int = -1) -> None:
+        if rank in (self.rank, -1):
+            os.kill(self.engine.overheads["writer_pid"], number)
+
     def do_request_stop(self, rank: int) -> None:
         if rank == self.rank:
             self.engine.request_stop("test")

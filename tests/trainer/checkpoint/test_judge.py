@@ -35,7 +35,9 @@ class Situation:
     def stop_seen(self) -> str | None:
         return self.stop
 
-    def busy(self, *, persist: bool) -> Busy | None:
+    def busy(self, *, persist: bool, pending: int | None) -> Busy | None:
+        if pending is not None:
+            return Busy(f"pending {pending}", passing=True)
         return self.to_storage if persist else self.into_memory
 
     def stage(self) -> str:
@@ -108,6 +110,14 @@ def test_a_snapshot_on_its_way_puts_a_persist_off_and_does_not_take_its_place(tm
     assert court.reason(13) == "every 10 steps, put off"
     assert [court.action(step) for step in (15, 16, 20)] == [Action.NONE, Action.SNAPSHOT, Action.PERSIST]
     assert court.skipped == []
+
+
+def test_two_neighbouring_saves_would_leave_nothing_that_is_whole(tmp_path: Path) -> None:
+    """The decision about a step falls before the save of the step before begins."""
+    court = Court(tmp_path, persist_every=10, snapshot_every=3)
+    assert [court.action(step) for step in (9, 10, 11)] == [Action.SNAPSHOT, Action.NONE, Action.PERSIST]
+    assert [court.action(step) for step in (12, 15)] == [Action.SKIP, Action.SNAPSHOT]
+    assert court.skipped == [(12, "snapshot")]
 
 
 def test_what_is_due_by_the_clock_stays_due(tmp_path: Path) -> None:

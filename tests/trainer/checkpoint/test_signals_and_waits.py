@@ -18,7 +18,6 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from trainer.checkpoint.chain import Position
 from trainer.checkpoint.decisions import Board
 from trainer.checkpoint.mail import Mail, Session
 from trainer.checkpoint.worker import WriterProcess
@@ -69,13 +68,12 @@ def test_a_failure_is_told_while_training_waits_in_the_store(store: Store) -> No
     waiting = threading.Thread(target=_wait, args=(store,), daemon=True)
     waiting.start()
     time.sleep(0.2)
-    position = Position(1, 13)
-    mail.say_failed(position, "its writer died")
+    mail.say_failed("1.7", "its writer died")
     began_s = time.monotonic()
     mail.exchange([])
     assert time.monotonic() - began_s < 2.0
     lead = Mail(Session(0, 2, 1, None, store, board))  # type: ignore[arg-type]
-    assert lead.exchange([position]) == {position: "rank 1: its writer died"}
+    assert lead.exchange(["1.7"]) == {"1.7": "rank 1: its writer died"}
     waiting.join()
 
 
