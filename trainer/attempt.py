@@ -96,15 +96,16 @@ class Attempt:
 
     def _refuse_loop(self, restored_step: int) -> None:
         """End the job when restarts bring nothing: the GPUs are worth more than another try."""
+        process = self.process
         limit = self.config.recovery.max_no_progress_cycles
-        if progress.attempts_without_progress(self.process.context.paths) > limit:
-            reason = (
-                f"{limit + 1} starts in a row began after step {restored_step}; last error: "
-                f"{progress.last_error(self.process.context.paths)}"
-            )
-            self.process.verdict(ExitCode.NO_PROGRESS, reason, restored_step)
+        if process.starts.attempts_in_a_row(process.attempt, restored_step) > limit:
+            reason = f"{limit + 1} starts in a row began after step {restored_step}; last error: "
+            reason += progress.last_error(process.context.paths, process.context.submission)
+            process.verdict(ExitCode.NO_PROGRESS, reason, restored_step)
             self.heartbeat.end_job(reason)
             raise SystemExit(ExitCode.NO_PROGRESS)
+        if process.rank == 0:
+            process.starts.opened(process.attempt, restored_step)
 
     def training_batches(self) -> Iterator[Tensor]:
         """This rank's batches from the first step on."""

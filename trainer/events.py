@@ -2,7 +2,8 @@
 
 Every process appends to a file of its own under `events/`, so no two writers share one. A record is one JSON
 line with the common fields `event`, `wall_s` (Unix time), `mono_s` (CLOCK_MONOTONIC), `host`, `boot`, `source`,
-`pod`, `pid`, and, from ranks, `attempt` and `rank`; the rest depends on the event and is listed at its name.
+`pod`, `pid`, and, from ranks, `attempt`, `rank` and
+`submission`; the rest depends on the event and is listed at its name.
 """
 
 from __future__ import annotations
@@ -122,9 +123,24 @@ def boot_id() -> str:
 
 
 def read_ledger(directory: Path) -> Iterator[Mapping[str, Any]]:
-    """Every record under `directory`, unordered. A torn last line (its writer died in it) is left out."""
+    """Every record under `directory`, unordered."""
     for path in sorted(directory.glob("*.jsonl")):
-        with path.open() as lines:
-            for line in lines:
-                if line.endswith("\n"):
-                    yield json.loads(line)
+        yield from json_lines(path)
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects in a file, one a line. Raises OSError.
+
+    What is torn is left out: a last line whose writer died in it, and a line in the middle that a full disk cut
+    short, together with the record that was appended to its end.
+    """
+    with path.open("rb") as lines:
+        for line in lines:
+            if not line.endswith(b"\n"):
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                yield record

@@ -145,7 +145,7 @@ class Launch:
             where = f"rank {found.rank}, step {found.step}, attempt {found.attempt}"
             return Conclusion(found.code, f"{found.reason} ({where})")
         if returncode == NO_RESTART:
-            error = progress.last_error(self._context.paths)
+            error = progress.last_error(self._context.paths, self._context.submission)
             return Conclusion(ExitCode.NO_PROGRESS, f"ft_launcher saw no progress; last error: {error}")
         if self._terminated and returncode == 0:
             return Conclusion(ExitCode.PLANNED_STOP, "told to stop while waiting as a spare")

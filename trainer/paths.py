@@ -32,6 +32,10 @@ class RunPaths:
         """`<n>.json` each: who started when, from which generation."""
         return self.root / "attempts"
 
+    def starts(self, submission: int) -> Path:
+        """What the starts of one submission came to, for the rule against endless restarts."""
+        return self.attempts / f"starts.{submission}.jsonl"
+
     @property
     def checkpoints(self) -> Path:
         """One directory per generation."""
@@ -91,6 +95,7 @@ class PodContext:
     node: str
     config_json: str
     faults_json: str
+    submission: int = 1
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] | None = None) -> PodContext:
@@ -106,4 +111,5 @@ class PodContext:
             node=env["NODE_NAME"],
             config_json=env["STEADFAST_CONFIG"],
             faults_json=env.get("STEADFAST_FAULTS", "[]"),
+            submission=int(env.get("STEADFAST_SUBMISSION", "1")),
         )

@@ -28,7 +28,7 @@ from trainer.exit_codes import ExitCode
 from trainer.faults.inject import Hooks, Injector
 from trainer.faults.schema import Phase, load_dumped
 from trainer.paths import PodContext
-from trainer.resilience import in_process, learned, verdict
+from trainer.resilience import in_process, learned, progress, verdict
 from trainer.run_record import record_run
 
 log = logging.getLogger("steadfast")
@@ -52,12 +52,19 @@ class Process:
         self.device = _device()
         derived = partial(config.recovery.timeouts, "cuda" if self.device.type == "cuda" else "cpu")
         self.timeouts = learned.table(derived, learned.learned_step_s(context.paths))
-        self.ledger = Ledger(context.paths.events, f"rank-{self.rank:05d}", pod=context.pod, rank=self.rank)
+        self.ledger = Ledger(
+            context.paths.events,
+            f"rank-{self.rank:05d}",
+            pod=context.pod,
+            rank=self.rank,
+            submission=context.submission,
+        )
         self.ledger.write(Event.PROCESS_STARTED, start_s=_process_start_s(), imported_s=time.monotonic())
         self.injector = Injector(load_dumped(context.faults_json), context.paths.events, pod=context.pod)
         self.hooks: Hooks | None = None
         self.attempt = 0
         self.starts_without_step = 0
+        self.starts = progress.Starts(context.paths, context.submission)
         self.engine = CheckpointEngine(
             config=config.checkpoint,
             paths=context.paths,

@@ -1,4 +1,4 @@
-"""What a job that gives up says of its last error."""
+"""When a job gives up, and what it says of its last error."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import pytest
 
 from trainer.events import Event, Ledger
 from trainer.paths import RunPaths
-from trainer.resilience.progress import last_error
+from trainer.resilience.progress import Starts, completed_step, last_error
 
 pytestmark = pytest.mark.unit
 
 
-def interrupted(paths: RunPaths, rank: int, attempt: int | None, step: int, detail: str) -> None:
-    ledger = Ledger(paths.events, f"rank-{rank}-{attempt}", pod=f"p{rank}", rank=rank)
+def interrupted(
+    paths: RunPaths, rank: int, attempt: int | None, step: int, detail: str, *, submission: int = 1
+) -> None:
+    ledger = Ledger(paths.events, f"rank-{rank}-{attempt}", pod=f"p{rank}", rank=rank, submission=submission)
     ledger.bind(attempt=attempt)
     ledger.write(Event.INTERRUPTED, layer="in_process", detail=detail, step=step)
     ledger.close()
@@ -25,14 +27,55 @@ def test_the_cause_is_named_and_not_what_followed_from_it(paths: RunPaths) -> No
     interrupted(paths, 1, 1, 9, "OSError: an older one")
     interrupted(paths, 0, 2, 15, "InjectedError: the cause")
     interrupted(paths, 1, 2, 15, "RankShouldRestart: told")
-    assert last_error(paths) == "step 15, rank 0: InjectedError: the cause"
+    assert last_error(paths, 1) == "step 15, rank 0: InjectedError: the cause"
 
 
 def test_before_an_attempt_was_opened_the_newest_counts(paths: RunPaths) -> None:
     interrupted(paths, 0, None, 1, "OSError: first start")
     interrupted(paths, 1, None, 1, "OSError: second start")
-    assert last_error(paths) == "step 1, rank 1: OSError: second start"
+    assert last_error(paths, 1) == "step 1, rank 1: OSError: second start"
 
 
 def test_a_run_without_errors_says_so(paths: RunPaths) -> None:
-    assert "none was written" in last_error(paths)
+    assert "none was written" in last_error(paths, 1)
+
+
+def test_an_error_of_an_earlier_submission_is_not_this_ones(paths: RunPaths) -> None:
+    interrupted(paths, 0, 1, 5, "OSError: of the submission before")
+    assert "none was written" in last_error(paths, 2)
+    interrupted(paths, 1, 2, 7, "OSError: now", submission=2)
+    assert last_error(paths, 2) == "step 7, rank 1: OSError: now"
+
+
+def test_attempts_that_began_at_the_same_step_are_counted(paths: RunPaths) -> None:
+    starts = Starts(paths, 1)
+    for attempt, step in ((1, 0), (2, 10), (3, 20), (4, 20)):
+        starts.opened(attempt, step)
+    assert starts.attempts_in_a_row(10, 20) == 3
+    assert starts.attempts_in_a_row(4, 20) == 2, "its own note is there already, or not yet"
+    assert starts.attempts_in_a_row(10, 30) == 1
+
+
+def test_a_resumed_run_has_every_try_again(paths: RunPaths) -> None:
+    for attempt in (1, 2, 3):
+        Starts(paths, 1).opened(attempt, 20)
+    assert Starts(paths, 2).attempts_in_a_row(4, 20) == 1
+
+
+def test_torn_records_of_starts_and_attempts_are_passed_over(paths: RunPaths) -> None:
+    (paths.attempts / "1.json").write_text("")
+    starts = Starts(paths, 1)
+    starts.opened(2, 20)
+    with paths.starts(1).open("a") as file:
+        file.write('{"opened": 3, "st\n[]\n{"opened"')
+    assert starts.attempts_in_a_row(4, 20) == 2
+    paths.starts(1).unlink()
+    paths.starts(1).mkdir()  # nothing can be noted or read
+    starts.opened(5, 20)
+    assert starts.attempts_in_a_row(6, 20) == 1
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "null", "{", '{"step": null}', '{"step": "x"}'])
+def test_a_completion_record_that_says_nothing_completes_nothing(paths: RunPaths, text: str) -> None:
+    paths.completion.write_text(text)
+    assert completed_step(paths) is None

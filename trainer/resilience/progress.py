@@ -3,34 +3,63 @@
 from __future__ import annotations
 
 import json
+import logging
+from itertools import takewhile
 from typing import Any
 
-from trainer.events import Event, read_ledger
+from trainer.events import Event, json_lines, read_ledger
 from trainer.files import write_durably
 from trainer.paths import RunPaths
 
-
-def attempts_without_progress(paths: RunPaths) -> int:
-    """How many of the newest attempts in a row began at the same step, the current one included."""
-    starts = {}
-    for path in paths.attempts.glob("*.json"):
-        if path.stem.isdigit():
-            starts[int(path.stem)] = json.loads(path.read_text())["step"]
-    newest_first = [starts[number] for number in sorted(starts, reverse=True)]
-    count = 0
-    for step in newest_first:
-        if step != newest_first[0]:
-            break
-        count += 1
-    return count
+log = logging.getLogger(__name__)
 
 
-def last_error(paths: RunPaths) -> str:
-    """Step, rank and words of the error that ended the newest attempt: its first, the others follow from it."""
+class Starts:
+    """What rank 0 notes of the starts of one submission, one JSON line each, in order.
+
+    Of one submission: a run that a person resumes has every try again, whatever it ended with before.
+    """
+
+    def __init__(self, paths: RunPaths, submission: int) -> None:
+        self._path = paths.starts(submission)
+
+    def opened(self, attempt: int, step: int) -> None:
+        """Attempt `attempt` begins after `step`."""
+        self._note(opened=attempt, step=step)
+
+    def attempts_in_a_row(self, attempt: int, step: int) -> int:
+        """How many attempts in a row, `attempt` the newest of them, began after this step.
+
+        The same on all ranks, whether or not rank 0 has noted `attempt` already.
+        """
+        steps = [note["step"] for note in self._notes() if note.get("opened", attempt) != attempt]
+        return 1 + sum(1 for _ in takewhile(lambda other: other == step, reversed(steps)))
+
+    def _note(self, **fields: int) -> None:
+        """Append. A note that is lost makes a loop longer; an error here would end a run that could go on."""
+        line = json.dumps(fields).encode() + b"\n"
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                file.write(line)
+        except OSError as error:
+            log.warning("a start is not counted: %s", error)
+
+    def _notes(self) -> list[dict[str, Any]]:
+        try:
+            return list(json_lines(self._path))
+        except OSError:
+            return []
+
+
+def last_error(paths: RunPaths, submission: int) -> str:
+    """Step, rank and words of the error that ended the submission's newest attempt: its first, the others follow
+    from it."""
     errors = [
         record
         for record in read_ledger(paths.events)
-        if record["event"] == Event.INTERRUPTED and record.get("step") is not None
+        if record.get("event") == Event.INTERRUPTED
+        and record.get("step") is not None
+        and record.get("submission") == submission
     ]
     if not errors:
         return "none was written (the process was killed)"
@@ -52,5 +81,7 @@ def completed_step(paths: RunPaths) -> int | None:
     """The step that the completion record states, or None."""
     try:
         return int(json.loads(paths.completion.read_text())["step"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if not isinstance(error, FileNotFoundError):
+            log.warning("%s says nothing: %r", paths.completion, error)
         return None

@@ -71,13 +71,17 @@ def test_a_gradient_that_is_not_finite_stops_the_attempt_if_so_set(
 
 @pytest.mark.long
 def test_a_loop_ends_with_93_and_says_where(start: StartJob) -> None:
-    """The same error at the same step, whatever is restarted."""
+    """The same error at the same step, whatever is restarted; until somebody has mended it and resumes the run."""
     faults = [fault("exception", 15, rank=0, id=f"again-{n}") for n in range(10)]
     job = start(config(recovery={"max_no_progress_cycles": 2}), faults=faults)
     codes = job.wait(120, "pod")
     assert codes["pod-0"] == codes["pod-1"] == 93, job.logs()
     message = (job.root / "pod-0.termination").read_text()
     assert "step 15, rank 0" in message and "InjectedError" in message
+    job.faults, job.environment = (), {"STEADFAST_SUBMISSION": "2"}
+    job.__post_init__()
+    job.start()
+    assert set(job.wait(90).values()) == {0}, "a resumed run has every try again:\n" + job.logs()
 
 
 @pytest.mark.long
