@@ -129,6 +129,16 @@ def test_shared_memory_keeps_a_verdict_that_storage_refuses(context: PodContext)
     assert verdict.find([context.shm / "verdicts"], context.pod, newer_than_ns={}) == word
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", "null", "{", '{"code": 7}', '{"code": 90, "surplus": 1}'])
+def test_what_cannot_be_understood_is_no_verdict(context: PodContext, text: str) -> None:
+    (context.paths.verdicts / "job.json").write_text(text)
+    assert verdict.find([context.paths.verdicts], context.pod, newer_than_ns={}) is None
+    leave(context, ExitCode.BAD_NODE, whole_job=False)
+    (context.paths.verdicts / f"pod.{context.pod}.json").write_text(text)
+    found = verdict.find([context.paths.verdicts, context.shm / "verdicts"], context.pod, newer_than_ns={})
+    assert found and found.code is ExitCode.BAD_NODE
+
+
 def test_launchers_own_no_progress_code(conclude: Conclude) -> None:
     assert conclude("import sys; sys.exit(93)").code is ExitCode.NO_PROGRESS
 

@@ -7,6 +7,7 @@ A verdict is a file in the run directory, with a copy in the pod's shared memory
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterable
@@ -14,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainer.exit_codes import ExitCode
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,16 +57,24 @@ def find(directories: Iterable[Path], pod: str, *, newer_than_ns: dict[Path, int
     """The verdict that holds for `pod`, its own before the job's; older ones belong to an earlier start."""
     for directory in directories:
         for name in (f"pod.{pod}.json", "job.json"):
-            path = directory / name
-            try:
-                if path.stat().st_mtime_ns < newer_than_ns.get(directory, 0):
-                    continue
-                values = json.loads(path.read_text())
-            except (OSError, ValueError):
-                continue
-            values.pop("pod", None)
-            return Verdict(**{**values, "code": ExitCode(values["code"])})
+            if (found := _read(directory / name, newer_than_ns.get(directory, 0))) is not None:
+                return found
     return None
+
+
+def _read(path: Path, oldest_ns: int) -> Verdict | None:
+    """What cannot be understood is no verdict: it must not keep the pod from concluding."""
+    try:
+        if path.stat().st_mtime_ns < oldest_ns:
+            return None
+        values = json.loads(path.read_text())
+        values.pop("pod", None)
+        return Verdict(**{**values, "code": ExitCode(values["code"])})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("%s is no verdict: %r", path, error)
+        return None
 
 
 def file_clock_ns(directory: Path) -> int:
