@@ -8,7 +8,9 @@ line with the common fields `event`, `wall_s` (Unix time), `mono_s` (CLOCK_MONOT
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import socket
 import threading
@@ -17,6 +19,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger(__name__)
+
+COMPLAIN_EVERY_S = 60.0
 
 
 class Event(StrEnum):
@@ -89,6 +95,8 @@ class Ledger:
             **common,
         }
         self._lock = threading.Lock()
+        self._torn = False
+        self._silent_until_s = 0.0
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | (os.O_EXCL if exclusive else 0)
         self._file = os.open(self.path, flags, 0o644)
 
@@ -98,13 +106,36 @@ class Ledger:
             self._common = {**self._common, **common}
 
     def write(self, event: Event, *, sync: bool = False, **fields: Any) -> None:
-        """Append one record. Raises OSError when the file system refuses."""
+        """Append one record.
+
+        A file system that refuses costs the record and not the run: it is logged, at most once a minute. With
+        `sync` the caller cannot do without the record, and OSError is raised.
+        """
         now = {"event": event.value, "wall_s": time.time(), "mono_s": time.monotonic()}
         with self._lock:
             line = json.dumps({**now, **self._common, **fields}, separators=(",", ":")) + "\n"
-            os.write(self._file, line.encode())
-            if sync:
-                os.fsync(self._file)
+            try:
+                self._append(line.encode())
+                if sync:
+                    os.fsync(self._file)
+            except OSError as error:
+                if sync:
+                    raise
+                self._complain(event, error)
+
+    def _append(self, line: bytes) -> None:
+        """Raises OSError, also when only a part was taken: the next record then begins a line of its own."""
+        line = b"\n" * self._torn + line
+        written = os.write(self._file, line)
+        self._torn = 0 < written < len(line) or (self._torn and written == 0)
+        if written < len(line):
+            raise OSError(errno.ENOSPC, f"{written} of {len(line)} bytes were taken", str(self.path))
+
+    def _complain(self, event: Event, error: OSError) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._silent_until_s:
+            self._silent_until_s = now_s + COMPLAIN_EVERY_S
+            log.error("the ledger lost a record (%s), and says so once a minute at most: %s", event, error)
 
     def close(self) -> None:
         """Close the file."""
