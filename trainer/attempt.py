@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -45,7 +45,6 @@ class Attempt:
     def __init__(self, process: Process, iteration: int) -> None:
         self.process, self.config, self.engine = process, process.config, process.engine
         self.ledger = process.ledger
-        self.ledger.bind(attempt=None)
         started_s = time.monotonic()
         self.control = control.join(iteration=iteration, timeouts=process.timeouts, device=process.device)
         self.ledger.write(Event.GROUP_READY, duration_s=time.monotonic() - started_s)
@@ -101,9 +100,7 @@ class Attempt:
         if process.starts.attempts_in_a_row(process.attempt, restored_step) > limit:
             reason = f"{limit + 1} starts in a row began after step {restored_step}; last error: "
             reason += progress.last_error(process.context.paths, process.context.submission)
-            process.verdict(ExitCode.NO_PROGRESS, reason, restored_step)
-            self.heartbeat.end_job(reason)
-            raise SystemExit(ExitCode.NO_PROGRESS)
+            self._end_job(ExitCode.NO_PROGRESS, reason, restored_step)
         if process.rank == 0:
             process.starts.opened(process.attempt, restored_step)
 
@@ -244,9 +241,11 @@ class Attempt:
         try:
             yield
         except SavesFailingError as error:
-            self.process.verdict(ExitCode.SAVES_FAIL, str(error), number)
-            self.heartbeat.end_job(str(error))
-            raise SystemExit(ExitCode.SAVES_FAIL) from error
+            self._end_job(ExitCode.SAVES_FAIL, str(error), number)
+
+    def _end_job(self, code: ExitCode, reason: str, number: int) -> NoReturn:
+        self.heartbeat.close()
+        self.process.end_job(code, reason, number)
 
     def _mean_last_loss(self) -> float | None:
         if self._last is None:  # nothing left to do: resumed at the target

@@ -47,7 +47,8 @@ class Event(StrEnum):
     STEP = "step"  # {step, start_s, end_s, tokens, loss, grad_norm, finite, blocked_s, data_s, saving}
     EVALUATION = "evaluation"  # {step, start_s, end_s, loss}
     SLOW_RANK = "slow_rank"  # {slow, factor, windows}
-    INTERRUPTED = "interrupted"  # {layer: "in_process", detail}  this rank saw the fault or was told of it
+    INTERRUPTED = "interrupted"  # {layer, detail, step, start}  this rank saw the fault (step) or was told of it;
+    # start: which start of the ranks it was, where no attempt was opened
     ABORTED = "aborted"  # {}  this rank has let go of its communicators
     PLANNED_STOP = "planned_stop"  # {reason, step}
     FINISHED = "finished"  # {step}  target reached, last save committed

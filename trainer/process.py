@@ -9,8 +9,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ from trainer.faults.inject import Hooks, Injector
 from trainer.faults.schema import Phase, load_dumped
 from trainer.paths import PodContext
 from trainer.resilience import in_process, learned, progress, verdict
+from trainer.resilience.control import cycle_prefix
+from trainer.resilience.heartbeat import Heartbeat
 from trainer.run_record import record_run
 
 log = logging.getLogger("steadfast")
@@ -65,6 +67,17 @@ class Process:
         self.attempt = 0
         self.starts_without_step = 0
         self.starts = progress.Starts(context.paths, context.submission)
+        if self.rank == 0:
+            self._count_start()
+        with self.starting():
+            self._prepare()
+        stop_at = os.environ.get("STEADFAST_STOP_AT")
+        self._stop_at_s = float(stop_at) if stop_at else None
+        self._call: CallWrapper | None = None
+        signal.signal(signal.SIGTERM, self._terminated)
+
+    def _prepare(self) -> None:
+        context, config = self.context, self.config
         self.engine = CheckpointEngine(
             config=config.checkpoint,
             paths=context.paths,
@@ -80,10 +93,6 @@ class Process:
             torch.cuda.set_device(self.device)
         if self.rank == 0:
             record_run(context, config, world_size=self.world_size, timeouts=self.timeouts)
-        stop_at = os.environ.get("STEADFAST_STOP_AT")
-        self._stop_at_s = float(stop_at) if stop_at else None
-        self._call: CallWrapper | None = None
-        signal.signal(signal.SIGTERM, self._terminated)
 
     @classmethod
     def from_environment(cls) -> Process:
@@ -113,6 +122,46 @@ class Process:
         """Let a fault strike, if one is due. Before the first step, a fault's step is the one to come."""
         hooks = self.hooks or Hooks(poison=lambda: None, break_storage=lambda _: None)
         self.injector.at(phase, 1 if step is None else step, self.rank, hooks)
+
+    def _count_start(self) -> None:
+        """Rank 0: end the job when process after process ends before an attempt is opened.
+
+        Whoever is to blame: a rank that dies while it loads takes rank 0's start with it, and leaves no word.
+        """
+        self.starts.begun()
+        limit = self.config.recovery.max_no_progress_cycles
+        if self.starts.begun_in_a_row() > limit:
+            step = progress.saved_step(self.context.paths)
+            error = progress.last_error(self.context.paths, self.context.submission)
+            reason = f"{limit} starts in a row after step {step} ended before training; last error: {error}"
+            self.end_job(ExitCode.NO_PROGRESS, reason, step)
+
+    @contextmanager
+    def starting(self, iteration: int = 0) -> Iterator[None]:
+        """What fails before an attempt is opened has no attempt to write it into the ledger."""
+        self.ledger.bind(attempt=None)
+        try:
+            yield
+        except SystemExit:
+            raise
+        except BaseException as error:
+            self.ledger.write(
+                Event.INTERRUPTED,
+                layer="in_process" if self.config.recovery.in_process else "launcher",
+                detail=f"{type(error).__name__}: {error}",
+                step=progress.saved_step(self.context.paths) + 1,
+                start=f"{cycle_prefix()}/{iteration}",
+            )
+            raise
+
+    def end_job(self, code: ExitCode, reason: str, step: int) -> NoReturn:
+        """Leave the verdict, have ft_launcher end the job rather than restart it, and end this rank.
+
+        Over a connection of its own: an attempt that is over has closed its own.
+        """
+        self.verdict(code, reason, step)
+        Heartbeat(self.timeouts).end_job(reason)
+        raise SystemExit(code)
 
     def refuse_endless_starts(self) -> None:
         """Hand over to ft_launcher when starts in this process do not even reach a step.

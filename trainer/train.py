@@ -33,9 +33,11 @@ def train(attempt: Attempt) -> Ended:
 def run(process: Process, iteration: int) -> Ended:
     """One attempt: form the groups, build, restore, train. `iteration` counts in-process restarts."""
     process.refuse_endless_starts()
-    process.strike(Phase.START_UP)
     try:
-        with Attempt.open(process, iteration) as attempt:
+        with process.starting(iteration):
+            process.strike(Phase.START_UP)
+            attempt = Attempt.open(process, iteration)
+        with attempt:
             return train(attempt)
     except RuntimeError as error:
         if peer_is_gone(error):

@@ -14,11 +14,18 @@ pytestmark = pytest.mark.unit
 
 
 def interrupted(
-    paths: RunPaths, rank: int, attempt: int | None, step: int, detail: str, *, submission: int = 1
+    paths: RunPaths,
+    rank: int,
+    attempt: int | None,
+    step: int,
+    detail: str,
+    *,
+    submission: int = 1,
+    start: str | None = None,
 ) -> None:
     ledger = Ledger(paths.events, f"rank-{rank}-{attempt}", pod=f"p{rank}", rank=rank, submission=submission)
     ledger.bind(attempt=attempt)
-    ledger.write(Event.INTERRUPTED, layer="in_process", detail=detail, step=step)
+    ledger.write(Event.INTERRUPTED, layer="in_process", detail=detail, step=step, start=start)
     ledger.close()
     time.sleep(0.002)
 
@@ -30,9 +37,10 @@ def test_the_cause_is_named_and_not_what_followed_from_it(paths: RunPaths) -> No
     assert last_error(paths, 1) == "step 15, rank 0: InjectedError: the cause"
 
 
-def test_before_an_attempt_was_opened_the_newest_counts(paths: RunPaths) -> None:
-    interrupted(paths, 0, None, 1, "OSError: first start")
-    interrupted(paths, 1, None, 1, "OSError: second start")
+def test_before_an_attempt_was_opened_the_newest_start_counts(paths: RunPaths) -> None:
+    interrupted(paths, 0, None, 1, "OSError: first start", start="a/0")
+    interrupted(paths, 1, None, 1, "OSError: second start", start="a/1")
+    interrupted(paths, 0, None, 1, "RuntimeError: what followed from it", start="a/1")
     assert last_error(paths, 1) == "step 1, rank 1: OSError: second start"
 
 
@@ -60,6 +68,18 @@ def test_a_resumed_run_has_every_try_again(paths: RunPaths) -> None:
     for attempt in (1, 2, 3):
         Starts(paths, 1).opened(attempt, 20)
     assert Starts(paths, 2).attempts_in_a_row(4, 20) == 1
+
+
+def test_processes_that_open_no_attempt_are_counted(paths: RunPaths) -> None:
+    starts = Starts(paths, 1)
+    for _ in range(3):
+        starts.begun()
+        starts.opened(1, 0)
+    assert starts.begun_in_a_row() == 0
+    starts.begun()
+    starts.begun()
+    assert starts.begun_in_a_row() == 2 and Starts(paths, 2).begun_in_a_row() == 0
+    assert starts.attempts_in_a_row(2, 0) == 4
 
 
 def test_torn_records_of_starts_and_attempts_are_passed_over(paths: RunPaths) -> None:

@@ -23,6 +23,14 @@ class Starts:
     def __init__(self, paths: RunPaths, submission: int) -> None:
         self._path = paths.starts(submission)
 
+    def begun(self) -> None:
+        """A process of rank 0 begins; an attempt may follow."""
+        self._note(begun=1)
+
+    def begun_in_a_row(self) -> int:
+        """How many processes of rank 0 have begun since an attempt was opened last."""
+        return sum(1 for _ in takewhile(lambda note: "begun" in note, reversed(self._notes())))
+
     def opened(self, attempt: int, step: int) -> None:
         """Attempt `attempt` begins after `step`."""
         self._note(opened=attempt, step=step)
@@ -32,7 +40,7 @@ class Starts:
 
         The same on all ranks, whether or not rank 0 has noted `attempt` already.
         """
-        steps = [note["step"] for note in self._notes() if note.get("opened", attempt) != attempt]
+        steps = [note.get("step") for note in self._notes() if note.get("opened", attempt) != attempt]
         return 1 + sum(1 for _ in takewhile(lambda other: other == step, reversed(steps)))
 
     def _note(self, **fields: int) -> None:
@@ -64,12 +72,18 @@ def last_error(paths: RunPaths, submission: int) -> str:
     if not errors:
         return "none was written (the process was killed)"
     newest = max(errors, key=lambda record: record["wall_s"])
-    if newest.get("attempt") is None:  # before an attempt was opened: nothing tells starts apart
-        together = [newest]
-    else:
-        together = [record for record in errors if record.get("attempt") == newest["attempt"]]
+    word = "start" if newest.get("attempt") is None else "attempt"
+    together = [record for record in errors if record.get(word) == newest.get(word)]
     first = min(together, key=lambda record: record["wall_s"])
     return f"step {first['step']}, rank {first['rank']}: {first['detail']}"
+
+
+def saved_step(paths: RunPaths) -> int:
+    """The step after which a start goes on, as far as `progress` tells."""
+    try:
+        return int(paths.progress.read_text())
+    except (OSError, ValueError):
+        return 0
 
 
 def write_completion(paths: RunPaths, values: dict[str, Any]) -> None:

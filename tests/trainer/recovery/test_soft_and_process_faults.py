@@ -85,6 +85,19 @@ def test_a_loop_ends_with_93_and_says_where(start: StartJob) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("kind", ["exception", "sigkill"])
+def test_a_loop_that_never_opens_an_attempt_ends_with_93(start: StartJob, kind: str) -> None:
+    faults = [fault(kind, 1, phase="load", id=f"load-{n}") for n in range(30)]
+    job = start(config(recovery={"max_no_progress_cycles": 2}), faults=faults)
+    codes = job.wait(150, "pod")
+    assert codes["pod-0"] == codes["pod-1"] == 93, job.logs()
+    message = (job.root / "pod-0.termination").read_text()
+    assert "2 starts in a row after step 0" in message and "step 1, rank" in message
+    if kind == "exception":
+        assert "rank 1: InjectedError" in message
+
+
+@pytest.mark.long
 def test_a_damaged_generation_is_passed_over_by_all(start: StartJob, undisturbed: dict[str, Any]) -> None:
     """The memory tier is lost with it, so storage is read: the newest generation fails its checks."""
     settings = config(recovery={"max_no_progress_cycles": 6})
