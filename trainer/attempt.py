@@ -53,9 +53,9 @@ class Attempt:
         process.strike(Phase.LOAD)
         layer = "in_process" if iteration else "launcher"
         restored = self.engine.open(self.control, self.state, layer=layer)
-        process.attempt = restored.attempt
-        self.ledger.bind(attempt=restored.attempt)
+        process.opened(restored.attempt)
         self._refuse_loop(restored.step)
+        self._failed_last_saves = process.starts.failed_last_saves(self.config.loop.steps)
         self.first_step = restored.step + 1
         self.stepper = step.Stepper(self.config, self.state, process.device, self.engine.before_optimizer_step)
         process.hooks = Hooks(poison=self._poison, break_storage=partial(break_storage, process.context))
@@ -201,19 +201,35 @@ class Attempt:
 
         If that save fails, the stop stays a stop: nothing is trained that the failure could cost later.
         """
-        reason = self._stop_reason
         try:
-            self._close(number)
+            shortfall = "" if self._close(number) else f"no time was left to commit step {number}"
         except SavesFailingError as error:
-            reason += f"; {error}; a resumed run starts from {self.engine.resumes_from}"
+            shortfall = str(error)
+        return self._stop(number, self._stop_reason, shortfall)
+
+    def _stop(self, number: int, reason: str, shortfall: str) -> Ended:
+        if shortfall:
+            reason += f"; {shortfall}; a resumed run starts from {self.engine.resumes_from}"
             log.warning(reason)
         self.ledger.write(Event.PLANNED_STOP, step=number, reason=reason)
         return Ended(ExitCode.PLANNED_STOP, number, reason)
 
     def finished(self, number: int) -> Ended:
-        """The target: last generation committed, final figures, then the completion record."""
-        with self._ending_if_saves_fail(number):
-            self._close(number)
+        """The target: last generation committed, final figures, then the completion record.
+
+        Whoever was asked to stop meanwhile stops, whatever became of the last save: it is about to be killed.
+        """
+        try:
+            shortfall = "" if self._close(number) else f"no time was left to commit step {number}, the last"
+        except SavesFailingError as error:
+            if not self.process.stop_asked:
+                self._retry_last_save(number, error)
+            shortfall = str(error)
+        if shortfall and self.process.stop_asked:
+            return self._stop(number, self.process.stop_asked, shortfall)
+        if shortfall:
+            shortfall += f"; a resumed run starts from {self.engine.resumes_from}"
+            self._end_job(ExitCode.SAVES_FAIL, shortfall, number)
         digest = model.params_sha256(self.state.model)
         loss = self._mean_last_loss()
         if self.process.rank == 0:
@@ -229,11 +245,23 @@ class Attempt:
         dist.barrier(group=self.control.group)
         return Ended(ExitCode.TARGET_REACHED, number, "target reached")
 
-    def _close(self, number: int) -> None:
+    def _retry_last_save(self, number: int, error: SavesFailingError) -> NoReturn:
+        """A failed last save costs the attempt: the next one has a new writer and saves the same state again.
+
+        All ranks end the job with 90 at the same failure, as they count those that earlier attempts have noted.
+        """
+        if self.process.rank == 0:
+            self.process.starts.unsaved(number)
+        if self._failed_last_saves >= self.config.checkpoint.tolerate_failures:
+            self._end_job(ExitCode.SAVES_FAIL, str(error), number)
+        raise error
+
+    def _close(self, number: int) -> bool:
+        """Whether the state after this step is committed. Raises SavesFailingError."""
         self._record(keep=0)
         self.heartbeat.close()  # the drain has a timeout of its own, and no steps
         with self.process.unwatched():
-            self.engine.finish(number)
+            return self.engine.finish(number)
 
     @contextmanager
     def _ending_if_saves_fail(self, number: int) -> Iterator[None]:

@@ -35,6 +35,9 @@ from trainer.run_record import record_run
 
 log = logging.getLogger("steadfast")
 
+TO_LEAVE_S = 15.0
+"""Of the grace period after a SIGTERM, what the last save must leave for the rest."""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -65,6 +68,9 @@ class Process:
         self.injector = Injector(load_dumped(context.faults_json), context.paths.events, pod=context.pod)
         self.hooks: Hooks | None = None
         self.attempt = 0
+        self.stop_asked = ""
+        """Why this rank was asked for a planned stop; empty: it was not."""
+        self._verdicts: tuple[Path, ...] = (context.paths.verdicts, context.shm / "verdicts")
         self.starts_without_step = 0
         self.starts = progress.Starts(context.paths, context.submission)
         if self.rank == 0:
@@ -204,8 +210,13 @@ class Process:
     def verdict(self, code: ExitCode, reason: str, step: int, *, whole_job: bool = True) -> None:
         """Leave word for `trainer.launch`."""
         word = verdict.Verdict(code, reason, self.rank, step, self.attempt, whole_job)
-        directories: tuple[Path, ...] = (self.context.paths.verdicts, self.context.shm / "verdicts")
-        verdict.leave(word, directories, self.context.pod)
+        verdict.leave(word, self._verdicts, self.context.pod)
+
+    def opened(self, attempt: int) -> None:
+        """What earlier attempts have said of how the job ends does not hold for this one."""
+        self.attempt = attempt
+        self.ledger.bind(attempt=attempt)
+        verdict.withdraw(self._verdicts, self.context.pod, attempt=attempt)
 
     def leave(self, ended: Ended) -> int:
         """The last act of a rank that ended well."""
@@ -218,11 +229,14 @@ class Process:
     def stop_if_due(self) -> None:
         """Rank 0 asks for the planned stop once its time (the Capacity Block's end less a margin) has come."""
         if self.rank == 0 and self._stop_at_s is not None and time.time() >= self._stop_at_s:
-            self.engine.request_stop("the Capacity Block is about to end")
+            self.stop_asked = "the Capacity Block is about to end"
+            self.engine.request_stop(self.stop_asked)
             self._stop_at_s = None
 
     def _terminated(self, _number: int, _frame: FrameType | None) -> None:
-        self.engine.request_stop("SIGTERM")
+        grace_s = self.config.recovery.termination_grace_s
+        self.stop_asked = "SIGTERM"
+        self.engine.request_stop(self.stop_asked, within_s=max(grace_s - TO_LEAVE_S, grace_s / 2))
 
 
 def run_to_the_end(main: Callable[[], int]) -> NoReturn:

@@ -43,6 +43,14 @@ class Starts:
         steps = [note.get("step") for note in self._notes() if note.get("opened", attempt) != attempt]
         return 1 + sum(1 for _ in takewhile(lambda other: other == step, reversed(steps)))
 
+    def unsaved(self, step: int) -> None:
+        """The last save, the target's, has failed."""
+        self._note(unsaved=step)
+
+    def failed_last_saves(self, step: int) -> int:
+        """How often the last save, that of `step`, has failed."""
+        return sum(note.get("unsaved") == step for note in self._notes())
+
     def _note(self, **fields: int) -> None:
         """Append. A note that is lost makes a loop longer; an error here would end a run that could go on."""
         line = json.dumps(fields).encode() + b"\n"

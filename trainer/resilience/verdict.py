@@ -53,6 +53,18 @@ def leave(verdict: Verdict, directories: Iterable[Path], pod: str) -> None:
         raise failures[0]
 
 
+def withdraw(directories: Iterable[Path], pod: str, *, attempt: int) -> None:
+    """Take back what earlier attempts have left: `attempt` trains, so that the job did not end with them."""
+    for directory in directories:
+        for name in (f"pod.{pod}.json", "job.json"):
+            word = _read(directory / name, 0)
+            if word is not None and word.attempt < attempt:
+                try:
+                    (directory / name).unlink(missing_ok=True)
+                except OSError as error:
+                    log.warning("a verdict of attempt %d stays: %s", word.attempt, error)
+
+
 def find(directories: Iterable[Path], pod: str, *, newer_than_ns: dict[Path, int]) -> Verdict | None:
     """The verdict that holds for `pod`, its own before the job's; older ones belong to an earlier start."""
     for directory in directories:

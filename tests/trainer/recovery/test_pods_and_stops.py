@@ -9,7 +9,7 @@ from typing import Any
 import pods
 import psutil
 import pytest
-from small_jobs import STEPS, StartJob, config, ended_well
+from small_jobs import STEPS, StartJob, config, ended_well, fault
 
 from trainer.launcher_log import ORPHANED
 
@@ -117,6 +117,23 @@ def test_all_nodes_may_be_lost_at_once(start: StartJob, undisturbed: dict[str, A
     ended_well(job, undisturbed)
     details = [record["detail"] for record in job.records("failure_detected") if "detail" in record]
     assert any(ORPHANED in detail for detail in details), details
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("saves", "code"), [(1, 0), (1000, 90)])
+def test_a_last_save_that_fails_is_tried_again_as_often_as_tolerated(
+    start: StartJob, undisturbed: dict[str, Any], saves: int, code: int
+) -> None:
+    job = start(faults=[fault("enospc", STEPS, num_steps=saves)])
+    codes = job.wait(120, "pod")
+    assert codes["pod-0"] == codes["pod-1"] == code, job.logs()
+    failed = [record["generation"] for record in job.records("save_failed")]
+    assert failed == [f"step-000000{STEPS}.{n}" for n in range(1, 2 if saves == 1 else 4)]
+    if code:
+        assert "No space left" in (job.root / "pod-1.termination").read_text()
+        assert not job.paths.completion.exists()
+    else:
+        assert job.completion() == undisturbed
 
 
 @pytest.mark.long
