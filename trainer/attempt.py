@@ -103,6 +103,7 @@ class Attempt:
             self._end_job(ExitCode.NO_PROGRESS, reason, restored_step)
         if process.rank == 0:
             process.starts.opened(process.attempt, restored_step)
+            progress.restored(process.context.paths, restored_step)
 
     def training_batches(self) -> Iterator[Tensor]:
         """This rank's batches from the first step on."""

@@ -63,7 +63,7 @@ class RunPaths:
 
     @property
     def progress(self) -> Path:
-        """An integer: the newest committed step, for ft_launcher's no-progress rule."""
+        """An integer: the newest step that was committed or started from, for ft_launcher's no-progress rule."""
         return self.root / "progress"
 
     @property

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+from nvidia_resiliency_ext.fault_tolerance.progress_tracker import TrainingProgressTracker
 
 from trainer.events import Event, Ledger
 from trainer.paths import RunPaths
-from trainer.resilience.progress import Starts, completed_step, last_error
+from trainer.resilience.progress import Starts, completed_step, last_error, restored
 
 pytestmark = pytest.mark.unit
 
@@ -99,3 +100,19 @@ def test_torn_records_of_starts_and_attempts_are_passed_over(paths: RunPaths) ->
 def test_a_completion_record_that_says_nothing_completes_nothing(paths: RunPaths, text: str) -> None:
     paths.completion.write_text(text)
     assert completed_step(paths) is None
+
+
+def test_ft_launcher_is_told_of_steps_that_memory_restored(paths: RunPaths) -> None:
+    """NVRx's own rule, where commits to storage are rarer than faults and every start gets further."""
+    paths.progress.write_text("60")
+    tracker = TrainingProgressTracker(max_no_progress_cycles=2, checkpoint_iteration_file=str(paths.progress))
+    for step in (68, 74, 80, 86):
+        restored(paths, step)
+        tracker.analyze_previous_cycle()
+        assert not tracker.should_terminate_early(), step
+    restored(paths, 60)
+    assert paths.progress.read_text() == "86"
+    for _ in range(2):
+        restored(paths, 86)
+        tracker.analyze_previous_cycle()
+    assert tracker.should_terminate_early()

@@ -94,6 +94,16 @@ def saved_step(paths: RunPaths) -> int:
         return 0
 
 
+def restored(paths: RunPaths, step: int) -> None:
+    """A start goes on after `step`, which is progress, also when only memory had it: commits alone would make
+    ft_launcher end a run that advances. A note that is lost costs no more than that."""
+    if step > saved_step(paths):
+        try:
+            write_durably(paths.progress, str(step).encode())
+        except OSError as error:
+            log.warning("ft_launcher is not told of step %d: %s", step, error)
+
+
 def write_completion(paths: RunPaths, values: dict[str, Any]) -> None:
     """Atomically; a pod exits 0 only because of this file. Raises OSError."""
     write_durably(paths.completion, json.dumps(values).encode())
