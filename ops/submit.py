@@ -75,7 +75,7 @@ def plan(environment: Environment, request: Request, existing: Mapping[str, Any]
     from k8s.training_job import run_manifests  # jsii: only when it is needed
 
     target = request.steps or environment.training.loop.steps
-    faults, problems = _faults(request, environment.world_size, target)
+    faults, problems = _faults(request, environment, target)
     problems += _size_problems(environment, request)
     problems += _image_problems(request)
     submission = 1 + int(existing.get("submission", 0)) if existing else 1
@@ -95,7 +95,7 @@ def plan(environment: Environment, request: Request, existing: Mapping[str, Any]
     return Plan(environment, spec, manifests)
 
 
-def _faults(request: Request, world_size: int, target: int) -> tuple[Sequence[Fault], list[str]]:
+def _faults(request: Request, environment: Environment, target: int) -> tuple[Sequence[Fault], list[str]]:
     if request.faults is None:
         return [], []
     try:
@@ -104,7 +104,13 @@ def _faults(request: Request, world_size: int, target: int) -> tuple[Sequence[Fa
         return [], [f"--faults: {error}"]
     except YAMLError as error:
         return [], [f"{request.faults}: not YAML: {' '.join(str(error).split())}"]
-    return parse_faults(data, source=str(request.faults), world_size=world_size, target_step=target)
+    return parse_faults(
+        data,
+        source=str(request.faults),
+        world_size=environment.world_size,
+        target_step=target,
+        eval_every=environment.training.loop.eval_every,
+    )
 
 
 def _size_problems(environment: Environment, request: Request) -> list[str]:

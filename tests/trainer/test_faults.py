@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 
 
 def parse(*entries: dict) -> tuple[list[Fault], list[str]]:
-    return parse_faults(list(entries), source="faults.yaml", world_size=2, target_step=60)
+    return parse_faults(list(entries), source="faults.yaml", world_size=2, target_step=60, eval_every=25)
 
 
 def test_good_file() -> None:
@@ -30,11 +30,26 @@ def test_good_file() -> None:
         ({"id": "a", "class": "nan", "step": 0}, ["step"]),
         ({"id": "a", "class": "nan", "step": 3, "when": 1}, ["when"]),
         ({"class": "nan", "step": 3}, ["id"]),
+        ({"id": "a", "class": "nan", "step": 2, "phase": "start_up"}, ["entry 0 (a)", "step", "1 and not 2"]),
+        ({"id": "a", "class": "sigkill", "step": 9, "phase": "load"}, ["entry 0 (a)", "step", "never fires"]),
+        (
+            {"id": "a", "class": "nan", "step": 26, "phase": "evaluation"},
+            ["entry 0 (a)", "step", "eval_every, 25"],
+        ),
     ],
 )
 def test_bad_entries_are_named(entry: dict, words: list[str]) -> None:
     _, (problem,) = parse(entry)
     assert all(word in problem for word in words), problem
+
+
+def test_phases_that_are_reached_are_not_refused() -> None:
+    _, problems = parse(
+        {"id": "a", "class": "sigkill", "step": 1, "phase": "load"},
+        {"id": "b", "class": "exception", "step": 50, "phase": "evaluation"},
+        {"id": "c", "class": "pod_kill", "step": 9, "phase": "load"},
+    )
+    assert not problems
 
 
 def test_an_id_fires_once_so_it_is_used_once() -> None:

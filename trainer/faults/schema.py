@@ -65,8 +65,13 @@ class Fault(Settings):
 _FILE = TypeAdapter(list[Fault])
 
 
-def parse_faults(data: Any, *, source: str, world_size: int, target_step: int) -> tuple[list[Fault], list[str]]:
-    """`(faults, problems)` of a parsed fault file. Every problem names file, entry, field and fix."""
+def parse_faults(
+    data: Any, *, source: str, world_size: int, target_step: int, eval_every: int | None = None
+) -> tuple[list[Fault], list[str]]:
+    """`(faults, problems)` of a parsed fault file. Every problem names file, entry, field and fix.
+
+    `eval_every` is `loop.eval_every`; None: faults of the evaluation are not held against it.
+    """
     try:
         faults = _FILE.validate_python(data)
     except ValidationError as error:
@@ -84,7 +89,23 @@ def parse_faults(data: Any, *, source: str, world_size: int, target_step: int) -
             )
         if fault.step > target_step:
             problems.append(f"{where}: step: {fault.step} is beyond the target step {target_step}; it never fires")
+        elif problem := _never_reached(fault, eval_every):
+            problems.append(f"{where}: {problem}; it never fires")
     return faults, problems
+
+
+def _never_reached(fault: Fault, eval_every: int | None) -> str | None:
+    """Why the fault's rank is never at this phase of this step; None if it is, or somebody else strikes."""
+    if fault.class_ in FROM_OUTSIDE:
+        return None
+    if fault.phase in (Phase.START_UP, Phase.LOAD) and fault.step != 1:
+        return f"step: {fault.phase} is before the first step, so it is 1 and not {fault.step}"
+    if fault.phase is Phase.EVALUATION and eval_every is not None:
+        if eval_every == 0:
+            return "phase: loop.eval_every is 0, so there is no evaluation"
+        if fault.step % eval_every:
+            return f"step: {fault.step} has no evaluation; choose a multiple of loop.eval_every, {eval_every}"
+    return None
 
 
 def _explain(source: str, item: Any, data: Any) -> str:
