@@ -122,8 +122,9 @@ class SteadfastBackend(Backend):
 
     def settle(self, decision: Decision, now: Mapping[str, torch.Tensor]) -> None:
         """`auto` is settled: all ranks take device-side snapshots from here on."""
-        assert self._arena is not None
+        assert self._arena is not None and self._stager is not None
         if decision.stage == "device" and not isinstance(self._stager, DeviceStager):
+            self._stager.guard()  # its copy may still read the state, and nobody will ask it again
             self._stager = DeviceStager(self._layout, self._device, self._arena.registered)
             if self._arena.registered.is_set():
                 self._report_prepared()
