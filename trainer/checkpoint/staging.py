@@ -25,6 +25,8 @@ CHUNK_BYTES = 32 << 20
 """At a time, so that the loss's own copy to the host gets its turn between two. Divides PINNED_BYTES."""
 PINNED_BYTES = 256 << 20
 """Registered at a time, counted from the begin of a slot; CUDA refuses a copy that straddles two registrations."""
+REGISTER_TIMEOUT_S = 300.0
+"""A launch waits no longer for the arena to be registered."""
 
 
 class Copy(Protocol):
@@ -134,31 +136,48 @@ class CudaCopy:
 
 
 class DeviceStager:
-    """Snapshot in device memory first."""
+    """Snapshot in device memory first.
+
+    There is one buffer, so a snapshot must be on its way to the host before the next may take its place. The
+    helper thread sees to that as soon as the arena is registered; if it has not come to it, the next launch does.
+    """
 
     name = "device"
 
-    def __init__(self, layout: Layout, device: torch.device, registered: threading.Event) -> None:
-        self._layout, self._registered = layout, registered
+    def __init__(
+        self,
+        layout: Layout,
+        device: torch.device,
+        registered: threading.Event,
+        timeout_s: float = REGISTER_TIMEOUT_S,
+    ) -> None:
+        self._layout, self._registered, self._timeout_s = layout, registered, timeout_s
         self._flat = torch.empty(layout.slot_bytes, dtype=torch.uint8, device=device)
         stamp_into(self._flat, layout)
         self._side = torch.cuda.Stream(device=device)
         self._views = {i.fqn: layout.view(i, self._flat) for i in layout.items if i.on_device and i.nbytes}
         self._groups = _by_dtype(self._views)
-        self._emptied: torch.cuda.Event | None = None
+        self._lock = threading.Lock()
+        self._waiting: _DeviceCopy | None = None
+        """What is in the buffer alone. Set by the training thread; whoever takes it away holds the lock."""
         self._rehearsed = False
         self.device_bytes = layout.slot_bytes
 
     def launch(self, slot: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> Copy:
-        """See `Stager`."""
+        """See `Stager`. Only the second save may find the arena not registered yet, and waits for it."""
         started = time.perf_counter()
         before, after = _timer(), _timer()
-        if self._emptied is not None:
-            torch.cuda.current_stream().wait_event(self._emptied)
+        self._rehearsed = True
+        if (waiting := self._waiting) is not None:
+            self._registered.wait(self._timeout_s)  # without the lock: the helper thread has other things to do
+            self.send(waiting)
+            self._give_up("the arena is not registered, and the next snapshot needs the device's buffer")
+        torch.cuda.current_stream().wait_stream(self._side)
         before.record()
         self._fill(tensors)
         after.record()
-        return _DeviceCopy(self, slot, time.perf_counter() - started, before, after)
+        self._waiting = copy = _DeviceCopy(self, slot, time.perf_counter() - started, before, after)
+        return copy
 
     def _fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
         for names in self._groups:
@@ -180,6 +199,7 @@ class DeviceStager:
 
     def receive(self, slot: torch.Tensor, start: int, end: int) -> None:
         """A restore: bytes of the slot are verified and may go to the device, though not yet into the model."""
+        self._give_up("a restore needs the device's buffer")
         with torch.cuda.device(self._flat.device), torch.cuda.stream(self._side):
             for at, upto in pieces(start, end, CHUNK_BYTES):
                 self._flat[at:upto].copy_(slot[at:upto], non_blocking=True)
@@ -191,18 +211,34 @@ class DeviceStager:
             for names in self._groups:
                 torch._foreach_copy_([tensors[fqn] for fqn in names], [self._views[fqn] for fqn in names])
 
-    def empty_into(self, slot: torch.Tensor, after: torch.cuda.Event) -> torch.cuda.Event | None:
-        """Start the way to the host; None as long as the arena is not registered."""
-        if not self._registered.is_set():
-            return None
+    def send(self, copy: _DeviceCopy) -> None:
+        """Start a snapshot's way to the host, once, whoever asks; not as long as the arena is not registered."""
+        with self._lock:
+            if copy is not self._waiting or not self._registered.is_set():
+                return
+            try:
+                copy.done = self._empty_into(copy.slot, copy.after)
+            except RuntimeError as error:  # of this snapshot: not for a training thread that takes the next
+                copy.failed = str(error)
+            self._waiting = None
+
+    def _empty_into(self, slot: torch.Tensor, after: torch.cuda.Event) -> torch.cuda.Event:
         with torch.cuda.device(self._flat.device), torch.cuda.stream(self._side):
             self._side.wait_event(after)
             for start, end in self._layout.device_spans:
                 for at, upto in pieces(start, end, CHUNK_BYTES):
                     slot[at:upto].copy_(self._flat[at:upto], non_blocking=True)
-            self._emptied = torch.cuda.Event()
-            self._emptied.record()
-        return self._emptied
+            done = torch.cuda.Event()
+            done.record()
+        return done
+
+    def _give_up(self, why: str) -> None:
+        """What is in the buffer alone will be overwritten: its save must fail, not take what comes."""
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.failed = why
+                self._side.wait_event(self._waiting.after)  # it may be still on its way into the buffer
+                self._waiting = None
 
 
 class _DeviceCopy(CudaCopy):
@@ -215,11 +251,15 @@ class _DeviceCopy(CudaCopy):
         after: torch.cuda.Event,
     ) -> None:
         super().__init__(launched_s, before, after)
-        self._stager, self._slot = stager, slot
+        self._stager, self.slot = stager, slot
+        self.failed: str | None = None
 
     def advance(self) -> bool:
+        """See `Copy`. Raises RuntimeError if the snapshot is lost."""
         if self.done is None:
-            self.done = self._stager.empty_into(self._slot, self.after)
+            self._stager.send(self)
+        if self.failed is not None:
+            raise RuntimeError(self.failed)
         return super().advance()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -93,3 +94,118 @@ def test_the_optimizer_waits_for_a_host_copy_also_when_auto_settles_meanwhile(ra
     rank.finish(copy)
     assert rank.held(0) == all_of(10.0)
     assert isinstance(backend._stager, DeviceStager) == bool(settled)
+
+
+def test_a_dry_snapshot_does_not_touch_a_real_one(rank: Rank) -> None:
+    stager = DeviceStager(LAYOUT, CPU, rank.registered)
+    copy = stager.launch(rank.slots[0], rank.tensors)
+    rank.change_all(20.0)
+    stager.rehearse(rank.tensors)
+    rank.registered.set()
+    rank.finish(copy)
+    assert rank.held(0) == all_of(10.0)
+
+
+def test_a_snapshot_leaves_the_buffer_before_the_next_enters_though_the_helper_thread_is_late(rank: Rank) -> None:
+    rank.registered.set()
+    stager = DeviceStager(LAYOUT, CPU, rank.registered)
+    first = stager.launch(rank.slots[0], rank.tensors)
+    rank.change_all(20.0)
+    second = stager.launch(rank.slots[1], rank.tensors)
+    rank.change_all(30.0)
+    rank.finish(second, first)
+    assert (rank.held(0), rank.held(1)) == (all_of(10.0), all_of(20.0))
+
+
+class RegisteredMeanwhile(threading.Event):
+    """An arena whose registration ends while someone waits for it."""
+
+    waited_s: float | None = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited_s = timeout
+        self.set()
+        return True
+
+
+def test_the_second_launch_waits_for_the_arena_to_be_registered(rank: Rank) -> None:
+    rank.registered = registered = RegisteredMeanwhile()
+    stager = DeviceStager(LAYOUT, CPU, registered, 7.0)
+    first = stager.launch(rank.slots[0], rank.tensors)
+    assert registered.waited_s is None and not first.advance()
+    rank.change_all(20.0)
+    second = stager.launch(rank.slots[1], rank.tensors)
+    assert registered.waited_s == 7.0
+    rank.finish(first, second)
+    assert (rank.held(0), rank.held(1)) == (all_of(10.0), all_of(20.0))
+
+
+def test_an_arena_that_is_not_registered_in_time_costs_the_older_snapshot(rank: Rank) -> None:
+    stager = DeviceStager(LAYOUT, CPU, rank.registered, 0.0)
+    first = stager.launch(rank.slots[0], rank.tensors)
+    rank.change_all(20.0)
+    second = stager.launch(rank.slots[1], rank.tensors)
+    with pytest.raises(RuntimeError, match="not registered"):
+        first.advance()
+    rank.registered.set()
+    rank.finish(second)
+    assert (rank.held(0), rank.held(1)) == (all_of(0.0), all_of(20.0))
+
+
+def test_the_helper_thread_and_a_launch_send_a_snapshot_once(rank: Rank) -> None:
+    """A launch comes while the helper thread is half way through."""
+    rank.registered.set()
+    stager = DeviceStager(LAYOUT, CPU, rank.registered)
+    first = stager.launch(rank.slots[0], rank.tensors)
+    rank.change_all(20.0)
+    launched: list[Any] = []
+    launch = threading.Thread(target=lambda: launched.append(stager.launch(rank.slots[1], rank.tensors)))
+    sent: list[int] = []
+
+    def on_copy(target: torch.Tensor) -> None:
+        if target.untyped_storage().data_ptr() != rank.slots[0].data_ptr():
+            return
+        sent.append(target.storage_offset())
+        if len(sent) == 1:
+            launch.start()
+            launch.join(0.2)  # as far as it comes meanwhile
+
+    rank.cuda.on_copy = on_copy
+    first.advance()
+    launch.join(10)
+    assert sent == list(range(0, END, staging.CHUNK_BYTES))
+    rank.finish(first, *launched)
+    assert (rank.held(0), rank.held(1)) == (all_of(10.0), all_of(20.0))
+
+
+def test_a_snapshot_that_cannot_be_sent_fails_its_own_save(rank: Rank) -> None:
+    """CUDA refuses a copy; the launch that had it sent belongs to another save."""
+    rank.registered.set()
+    stager = DeviceStager(LAYOUT, CPU, rank.registered)
+    first = stager.launch(rank.slots[0], rank.tensors)
+
+    def refuse(target: torch.Tensor) -> None:
+        if target.untyped_storage().data_ptr() == rank.slots[0].data_ptr():
+            raise RuntimeError("CUDA error: invalid argument")
+
+    rank.cuda.on_copy = refuse
+    second = stager.launch(rank.slots[1], rank.tensors)
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        first.advance()
+    rank.finish(second)
+    assert rank.held(1) == all_of(10.0)
+
+
+def test_a_restore_takes_the_buffer_from_a_snapshot_that_has_not_left_it(rank: Rank) -> None:
+    stager = DeviceStager(LAYOUT, CPU, rank.registered)
+    copy = stager.launch(rank.slots[0], rank.tensors)
+    rank.slots[1].view(torch.float32).fill_(5.0)
+    stager.receive(rank.slots[1], 0, END)
+    rank.cuda.finish(*reversed(rank.cuda.streams))
+    stager.deliver(rank.tensors)
+    rank.registered.set()
+    with pytest.raises(RuntimeError, match="a restore"):
+        copy.advance()
+    rank.cuda.finish()
+    assert [set(rank.tensors[name].tolist()) for name in NAMES] == all_of(5.0)
+    assert rank.held(0) == all_of(0.0)
