@@ -6,8 +6,9 @@ import sys
 
 from nvidia_resiliency_ext.fault_tolerance.launcher import main
 
-from trainer.resilience import orphans
+from trainer.resilience import monitors, orphans
 
 if __name__ == "__main__":
+    monitors.outlive_ranks_without_a_beat()
     orphans.watch(orphans.Size.of(sys.argv[1:]))
     main()

@@ -50,6 +50,28 @@ def test_everything_recovers_without_the_in_process_layer(start: StartJob, undis
     assert len({record["attempt"] for record in job.records("restored")}) == 3
 
 
+@pytest.mark.parametrize(
+    ("in_process", "first", "second"),
+    [
+        (False, "sigkill", "exception"),
+        pytest.param(False, "sigkill", "sigkill", marks=LONG),
+        pytest.param(True, "exception", "exception", marks=LONG),
+        pytest.param(True, "exception", "sigkill", marks=LONG),
+    ],
+)
+def test_a_fault_during_the_recovery_from_another(
+    start: StartJob, undisturbed: dict[str, Any], in_process: bool, first: str, second: str
+) -> None:
+    """The second strikes before the first step of those who come back, and costs no further attempt."""
+    slowly = fault("slow_rank", 1, rank=0, duration_s=0.1, num_steps=16)
+    faults = [slowly, fault(first, 16, id="first"), fault(second, 16, id="second", phase="recovery")]
+    job = start(config(recovery={"in_process": in_process}), faults=faults)
+    ended_well(job, undisturbed)
+    assert {r["id"] for r in job.records("fault_injected")} >= {"first", "second"}
+    assert [r["attempt"] for r in job.records("attempt_opened")] == [1, 2], "another fault than those two"
+    assert len(job.records("launch_started")) == 2, "ft_launcher was started again"
+
+
 @pytest.mark.long
 def test_a_gradient_that_is_not_finite_is_left_out(start: StartJob) -> None:
     job = start(faults=[fault("nan", 12)])
