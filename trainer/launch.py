@@ -7,9 +7,9 @@ completes its index for ever (kubernetes#118310).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,16 +17,16 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from trainer.events import Event, Ledger
 from trainer.exit_codes import ExitCode
 from trainer.forkserver import OF_A_POD, ForkServer
-from trainer.launcher_log import event_in
+from trainer.launcher_log import LastWords, event_in
 from trainer.paths import PodContext
 from trainer.resilience import health, progress, store_watch, verdict
 from trainer.resilience.store_watch import StoreWatch, kill_tree
+from trainer.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -37,6 +37,8 @@ LAUNCHER = (sys.executable, "-m", "trainer.forked", "trainer.ft_launcher")
 STORE_WAIT_S = 120.0
 """Longer than a control pod takes to come back after its Job's first back-offs: 10, 20 and 40 s."""
 STORE_PROBE_S = 0.2
+LAST_LINES_S = 2.0
+"""For what a launcher that has ended still has in its pipe; a process of a rank's may hold that open for longer."""
 NO_RESTART = 93
 """ft_launcher's own code for its no-progress rule (`--ft-no-restart-exit-code`)."""
 
@@ -54,28 +56,44 @@ class Launch:
     """One pod's supervision of ft_launcher, over as many starts as it takes."""
 
     def __init__(
-        self, context: PodContext, config: TrainConfig, arguments: list[str], fork_server: ForkServer | None = None
+        self,
+        context: PodContext,
+        config: TrainConfig,
+        arguments: list[str],
+        fork_server: ForkServer | None = None,
+        stop: StopSignal | None = None,
     ) -> None:
         self._context, self._config, self._arguments = context, config, arguments
         self._fork_server = fork_server
-        self._ledger = Ledger(context.paths.events, "launch", pod=context.pod, node=context.node)
-        self._child: subprocess.Popen[str] | None = None
-        self._terminated = False
+        self._stop = stop or StopSignal()
+        self._ledger = _ledger(context)
         self._endpoint = _option(arguments, "--rdzv-endpoint")
         self._verdicts = (context.paths.verdicts, context.shm / "verdicts")
-        signal.signal(signal.SIGTERM, self._forward)
 
     def run(self) -> Conclusion:
         """Until there is something to conclude. Bounded by `recovery.gang_restarts` and what each wait allows."""
-        if problems := health.problems(self._context):
-            return Conclusion(ExitCode.BAD_NODE, "; ".join(problems))
-        for number in range(self._config.recovery.gang_restarts + 1):
-            conclusion = self._await_store() or self._start(number)
-            if not conclusion.again or self._terminated:
+        restarts = self._config.recovery.gang_restarts
+        conclusion = self._start(0)
+        for number in range(1, restarts + 1):
+            if not conclusion.again or self._stop.came:
                 return conclusion
-            self._ledger.write(Event.GANG_RESTART, number=number + 1, reason=conclusion.reason)
-            log.warning("%s; starting ft_launcher again in this pod (%d)", conclusion.reason, number + 1)
-        return Conclusion(ExitCode.FAILED, f"{self._config.recovery.gang_restarts} gang restarts used up")
+            self._record(Event.GANG_RESTART, number=number, reason=conclusion.reason)
+            log.warning("%s; starting ft_launcher again in this pod (%d)", conclusion.reason, number)
+            conclusion = self._start(number)
+        if not conclusion.again:
+            return conclusion
+        return Conclusion(ExitCode.FAILED, f"{restarts} gang restarts used up; the last: {conclusion.reason}")
+
+    def _start(self, number: int) -> Conclusion:
+        return self._await_store() or self._supervise(number)
+
+    def _record(self, event: Event, **fields: Any) -> None:
+        """Into the ledger if that takes it: what a pod concludes must not depend on it."""
+        try:
+            if self._ledger:
+                self._ledger.write(event, **fields)
+        except OSError as error:
+            log.warning("not in the ledger: %s %s: %s", event, fields, error)
 
     def _await_store(self) -> Conclusion | None:
         """Look for the store often, so that ft_launcher need not: it would look every 2 to 3 s.
@@ -86,8 +104,8 @@ class Launch:
         while not store_watch.reachable(self._endpoint):
             if (step := self._reached()) is not None:
                 return Conclusion(ExitCode.TARGET_REACHED, f"target step {step} reached")
-            if self._terminated:
-                return Conclusion(ExitCode.PLANNED_STOP, "told to stop while the store was not there")
+            if self._stop.came:
+                return self._told_to_stop("while the store was not there")
             if time.monotonic() > end_s:
                 return Conclusion(
                     ExitCode.FAILED, f"no store at {self._endpoint} for {STORE_WAIT_S:g} s", again=True
@@ -100,30 +118,33 @@ class Launch:
         step = progress.completed_step(self._context.paths)
         return step if step is not None and step >= self._config.loop.steps else None
 
-    def _start(self, number: int) -> Conclusion:
-        self._ledger.write(Event.LAUNCH_STARTED, start=number)
-        begun_ns = {directory: verdict.file_clock_ns(directory) for directory in self._verdicts}
-        environment = {**os.environ, "STEADFAST_STORE_ENDPOINT": self._endpoint}
-        if self._fork_server:
-            environment |= self._fork_server.variables()
-        self._child = subprocess.Popen(
-            [*LAUNCHER, *self._arguments],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        assert self._child.stdout is not None
-        threading.Thread(target=self._relay, args=(self._child.stdout,), daemon=True).start()
-        if self._terminated:  # between the check and the start
-            self._child.terminate()
-        watch = StoreWatch(self._endpoint, partial(self._store_is_silent, self._child))
-        returncode = self._child.wait()
+    def _told_to_stop(self, when: str) -> Conclusion:
+        """A stop that no rank took part in, and from where the run goes on."""
+        try:
+            after = f"starts from step {int(self._context.paths.progress.read_text())}"
+        except (OSError, ValueError):
+            after = "starts from the beginning: nothing was saved yet"
+        return Conclusion(ExitCode.PLANNED_STOP, f"told to stop {when}; a resumed run {after}")
+
+    def _supervise(self, number: int) -> Conclusion:
+        """One life of ft_launcher."""
+        if self._stop.came:
+            return self._told_to_stop("before ft_launcher was started")
+        self._record(Event.LAUNCH_STARTED, start=number)
+        begun_ns = {directory: _clock_ns(directory) for directory in self._verdicts}
+        said = LastWords()
+        child = self._spawn()
+        assert child.stdout is not None
+        relay = threading.Thread(target=self._relay, args=(child.stdout, said), daemon=True)
+        relay.start()
+        self._stop.pass_on_to(child)
+        watch = StoreWatch(self._endpoint, partial(self._store_is_silent, child))
+        returncode = child.wait()
         watch.close()
+        relay.join(LAST_LINES_S)
         found = verdict.find(self._verdicts, self._context.pod, newer_than_ns=begun_ns)
-        conclusion = self._conclude(returncode, found)
-        self._ledger.write(
+        conclusion = self._conclude(returncode, found, said)
+        self._record(
             Event.LAUNCH_ENDED,
             returncode=returncode,
             exit_code=int(conclusion.code),
@@ -132,39 +153,71 @@ class Launch:
         )
         return conclusion
 
+    def _spawn(self) -> subprocess.Popen[str]:
+        environment = {**os.environ, "STEADFAST_STORE_ENDPOINT": self._endpoint}
+        if self._fork_server:
+            environment |= self._fork_server.variables()
+        return subprocess.Popen(
+            [*LAUNCHER, *self._arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+
     def _store_is_silent(self, child: subprocess.Popen[str], detail: str) -> None:
         """Ranks and launcher hang on it and hear no SIGTERM; the next start of ft_launcher finds the new store."""
-        self._ledger.write(Event.FAILURE_DETECTED, layer="launcher", detail=detail)
+        self._record(Event.FAILURE_DETECTED, layer="launcher", detail=detail)
         log.warning("%s; ending ft_launcher and its ranks", detail)
         kill_tree(child.pid)
 
-    def _conclude(self, returncode: int, found: verdict.Verdict | None) -> Conclusion:
+    def _conclude(self, returncode: int, found: verdict.Verdict | None, said: LastWords) -> Conclusion:
         if (step := self._reached()) is not None:
             return Conclusion(ExitCode.TARGET_REACHED, f"target step {step} reached")
         if found:
             where = f"rank {found.rank}, step {found.step}, attempt {found.attempt}"
             return Conclusion(found.code, f"{found.reason} ({where})")
-        if returncode == NO_RESTART:
+        if returncode == NO_RESTART or said.no_restart:
             error = progress.last_error(self._context.paths, self._context.submission)
             return Conclusion(ExitCode.NO_PROGRESS, f"ft_launcher saw no progress; last error: {error}")
-        if self._terminated and returncode == 0:
-            return Conclusion(ExitCode.PLANNED_STOP, "told to stop while waiting as a spare")
+        if said.unhealthy is not None:
+            return Conclusion(ExitCode.BAD_NODE, f"ft_launcher's check of this node: {said.unhealthy}")
+        if self._stop.came:
+            return self._told_to_stop(f"outside the steps (ft_launcher ended with {returncode})")
         return Conclusion(ExitCode.FAILED, f"ft_launcher ended with {returncode}", again=returncode != 0)
 
-    def _relay(self, output: IO[str]) -> None:
+    def _relay(self, output: IO[str], said: LastWords) -> None:
         """Pass the launcher's output on, and its timeline into the ledger: between a rank's death and its next
-        start only the launcher can write."""
-        for line in output:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            if event := event_in(line):
-                name, fields = event
-                self._ledger.write(name, **fields)
+        start only the launcher can write.
 
-    def _forward(self, number: int, _frame: FrameType | None) -> None:
-        self._terminated = True
-        if self._child and self._child.poll() is None:
-            self._child.send_signal(number)
+        To its end, whatever cannot be written: a launcher that finds its pipe full stands still."""
+        for line in output:
+            said.hear(line)
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.write(line)
+                sys.stdout.flush()
+            with contextlib.suppress(ValueError):  # a time that is none
+                if event := event_in(line):
+                    name, fields = event
+                    self._record(name, **fields)
+
+
+def _ledger(context: PodContext) -> Ledger | None:
+    try:
+        return Ledger(context.paths.events, "launch", pod=context.pod, node=context.node)
+    except OSError as error:
+        log.warning("no ledger: %s", error)
+        return None
+
+
+def _clock_ns(directory: Path) -> int:
+    """Of the file system, or of this host where that takes no file."""
+    try:
+        return verdict.file_clock_ns(directory)
+    except OSError as error:
+        log.warning("no clock in %s: %s", directory, error)
+        return time.time_ns()
 
 
 def _option(arguments: list[str], name: str) -> str:
@@ -177,24 +230,26 @@ def _option(arguments: list[str], name: str) -> str:
     sys.exit(f"trainer.launch: ft_launcher's command line has no {name}: {' '.join(arguments)}")
 
 
-def _launch(context: PodContext, arguments: list[str], fork_server: ForkServer) -> Conclusion:
+def _launch(context: PodContext, arguments: list[str], fork_server: ForkServer, stop: StopSignal) -> Conclusion:
+    if problems := health.problems(context):
+        return Conclusion(ExitCode.BAD_NODE, "; ".join(problems))
     from trainer.config import TrainConfig  # pydantic: a quarter of a second
 
     config = TrainConfig.model_validate_json(context.config_json)
     if not config.recovery.fork_server:
         fork_server.close()
-    return Launch(context, config, arguments, fork_server).run()
+    return Launch(context, config, arguments, fork_server, stop).run()
 
 
 def main(argv: list[str]) -> int:
     """Run to a conclusion; its reason goes to the log and to the pod's termination message."""
+    stop = StopSignal()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     context = PodContext.from_environment()
-    context.paths.make()
     arguments = argv[1:] if argv[:1] == ["--"] else argv
     fork_server = ForkServer(OF_A_POD)  # before all else: whatever this process does, that one imports beside it
     try:
-        conclusion = _launch(context, arguments, fork_server)
+        conclusion = _launch(context, arguments, fork_server, stop)
     finally:
         fork_server.close()
     log.info("exit %d: %s", conclusion.code, conclusion.reason)

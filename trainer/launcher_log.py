@@ -1,8 +1,9 @@
-"""ft_launcher's own timeline, read from its log: NVRx prints its profiling events there and nowhere else."""
+"""ft_launcher's own timeline, and why it ends, read from its log: NVRx prints both there and nowhere else."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,3 +31,25 @@ def event_in(line: str) -> tuple[Event, dict[str, Any]] | None:
         return None
     at = datetime.strptime(match[4], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
     return _EVENTS[match[2]], {"cycle": int(match[1]), "layer": "launcher", "at_wall_s": at.timestamp()}
+
+
+# launcher.py of NVRx 0.7.0, after time, level and host
+_NO_RESTART = re.compile(
+    r" launcher\.py:\d+ "
+    r".*(No more restarts will be attempted|reported a no-restart decision|must not be restarted)"
+)
+_UNHEALTHY = re.compile(r" launcher\.py:\d+ Agent \.run\(\) raised UnhealthyNodeException: (.*)")
+
+
+@dataclass
+class LastWords:
+    """Why a launcher ends, as it said before. Its exit code may not come: a store that closes has it killed."""
+
+    no_restart: bool = False
+    unhealthy: str | None = None
+
+    def hear(self, line: str) -> None:
+        """One line of its log."""
+        self.no_restart = self.no_restart or _NO_RESTART.search(line) is not None
+        if match := _UNHEALTHY.search(line):
+            self.unhealthy = match[1].strip()

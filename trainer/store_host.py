@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from trainer.exit_codes import ExitCode
@@ -21,6 +20,7 @@ from trainer.forkserver import OF_THE_STORE, ForkServer
 from trainer.paths import PodContext
 from trainer.resilience import progress, verdict
 from trainer.resilience.verdict import file_clock_ns
+from trainer.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -38,18 +38,22 @@ class StoreHost:
     """One nvrx-control at a time, until the run is complete or the pod is told to go."""
 
     def __init__(
-        self, context: PodContext, config: TrainConfig, arguments: list[str], fork_server: ForkServer | None = None
+        self,
+        context: PodContext,
+        config: TrainConfig,
+        arguments: list[str],
+        fork_server: ForkServer | None = None,
+        stop: StopSignal | None = None,
     ) -> None:
         self._context, self._config, self._arguments = context, config, arguments
         self._fork_server = fork_server
-        self._terminated = False
+        self._stop = stop or StopSignal()
         self._begun_ns = self._clock()
-        signal.signal(signal.SIGTERM, self._on_terminate)
 
     def run(self) -> ExitCode:
         """Returns when there is no more use for a store."""
         child = self._spawn()
-        while not self._terminated:
+        while not self._stop.came:
             if self._complete():
                 return self._end(child, ExitCode.TARGET_REACHED, LAST_READERS_S)
             if self._stopped():
@@ -96,27 +100,25 @@ class StoreHost:
         step = progress.completed_step(self._context.paths)
         return step is not None and step >= self._config.loop.steps
 
-    def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
-        self._terminated = True
 
-
-def _host(context: PodContext, arguments: list[str], fork_server: ForkServer) -> ExitCode:
+def _host(context: PodContext, arguments: list[str], fork_server: ForkServer, stop: StopSignal) -> ExitCode:
     from trainer.config import TrainConfig  # pydantic: a quarter of a second, which the other process uses
 
     config = TrainConfig.model_validate_json(context.config_json)
     if not config.recovery.fork_server:
         fork_server.close()
-    return StoreHost(context, config, arguments, fork_server).run()
+    return StoreHost(context, config, arguments, fork_server, stop).run()
 
 
 def main(argv: list[str]) -> int:
     """Exit code of the control pod."""
+    stop = StopSignal()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     context = PodContext.from_environment()
     arguments = argv[1:] if argv[:1] == ["--"] else argv
     fork_server = ForkServer(OF_THE_STORE)
     try:
-        return int(_host(context, arguments, fork_server))
+        return int(_host(context, arguments, fork_server, stop))
     finally:
         fork_server.close()
 

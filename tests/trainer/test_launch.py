@@ -1,5 +1,7 @@
 """The pod's entry, around small programs that stand where ft_launcher and nvrx-control are."""
 
+import importlib.util
+import json
 import os
 import signal
 import socket
@@ -163,7 +165,7 @@ def test_gang_restarts_are_bounded(conclude: Conclude, context: PodContext) -> N
     conclusion = conclude("import sys; sys.exit(1)", gang_restarts=2)
     assert conclusion.code is ExitCode.FAILED and "2 gang restarts" in conclusion.reason
     events = [record["event"] for record in read_ledger(context.paths.events)]
-    assert events.count("launch_started") == 3
+    assert events.count("launch_started") == 3 and events.count("gang_restart") == 2
 
 
 def test_a_spare_told_to_stop_leaves_with_92(conclude: Conclude) -> None:
@@ -177,11 +179,120 @@ def test_a_spare_told_to_stop_leaves_with_92(conclude: Conclude) -> None:
     assert conclude(program).code is ExitCode.PLANNED_STOP
 
 
+@pytest.mark.parametrize(
+    ("saved", "said"), [("", "from the beginning: nothing was saved yet"), ("30", "from step 30")]
+)
+def test_a_stop_outside_the_steps_is_a_planned_stop(
+    conclude: Conclude, context: PodContext, saved: str, said: str
+) -> None:
+    """ft_launcher ends with 1, or by the signal, when its ranks were still starting and left no verdict."""
+    if saved:
+        context.paths.progress.write_text(saved)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    conclusion = conclude("import time; time.sleep(20)")
+    assert conclusion.code is ExitCode.PLANNED_STOP and said in conclusion.reason
+
+
+def test_a_stop_before_anything_was_started_is_one(context: PodContext) -> None:
+    """`main` takes the signal before all else: as process 1 it would not get it without a handler."""
+    starter = (
+        "import os, signal; from trainer import launch; "
+        "launch.PodContext.from_environment = lambda: os.kill(os.getpid(), signal.SIGTERM) or context; "
+        "from trainer.paths import PodContext, RunPaths; from pathlib import Path; "
+        f"root = Path({str(context.paths.root)!r}); "
+        "context = PodContext('run', RunPaths(root), root, root / 'shm', 'p', '127.0.0.1', 'n', '{}', '[]'); "
+        "raise SystemExit(launch.main(['--rdzv-endpoint', '127.0.0.1:9']))"
+    )
+    message = context.paths.root / "termination"
+    ended = subprocess.run(
+        [sys.executable, "-c", starter],
+        env={**os.environ, "STEADFAST_TERMINATION_LOG": str(message)},
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == ExitCode.PLANNED_STOP
+    assert "told to stop" in message.read_text()
+
+
+SAYS = """
+import os, signal, sys
+print("2026-11-30 07:03:12,501 [ERROR] [vm] [workload:?(?) infra:?(?)] launcher.py:3740 " + {words!r}, flush=True)
+os.kill(os.getpid(), signal.SIGKILL) if {killed} else sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[default] Progress tracker detected no progress across restarts. No more restarts will be attempted.",
+        "NVRx decided the job must not be restarted (no_progress): it says so. Agent's exit code = 93",
+    ],
+)
+def test_what_the_launcher_decided_holds_when_the_closed_store_has_it_killed(
+    conclude: Conclude, words: str
+) -> None:
+    assert conclude(SAYS.format(words=words, killed=True)).code is ExitCode.NO_PROGRESS
+
+
+def test_nvrx_still_says_what_is_looked_for() -> None:
+    (package,) = importlib.util.find_spec("nvidia_resiliency_ext").submodule_search_locations
+    source = Path(package, "fault_tolerance", "launcher.py").read_text()  # its import takes seconds
+    for words in (
+        "No more restarts will be attempted.",
+        "reported a no-restart decision",
+        "NVRx decided the job must not be restarted",
+        "Agent .run() raised UnhealthyNodeException: {e}",
+    ):
+        assert words in source
+
+
+def test_a_node_that_nvrx_finds_unhealthy_is_left(conclude: Conclude, context: PodContext) -> None:
+    words = "Agent .run() raised UnhealthyNodeException: Node n0 has an unhealthy GPU."
+    conclusion = conclude(SAYS.format(words=words, killed=False), gang_restarts=3)
+    assert conclusion.code is ExitCode.BAD_NODE and "unhealthy GPU" in conclusion.reason
+    assert not [r for r in read_ledger(context.paths.events) if r["event"] == "gang_restart"]
+
+
+def test_a_full_disk_neither_stops_the_launchers_output_nor_changes_the_conclusion(
+    conclude: Conclude, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More output than a pipe holds, after a line for the ledger: who does not read has ft_launcher stand still."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(launch.Ledger, "write", full)
+    program = """
+        print("  - Cycle: 1 Event: failure_detected Node: x Rank: 0 Time: 2026-11-30 06:59:13.411 UTC", flush=True)
+        for number in range(3000):
+            print("step", number, "x" * 60, flush=True)
+    """
+    assert conclude(program + textwrap.indent(LEAVE % 90, "        ")).code is ExitCode.SAVES_FAIL
+
+
 def test_a_node_without_storage_does_not_join(context: PodContext, conclude: Conclude) -> None:
     unwritable = context.paths.root / "run-file"
     unwritable.touch()
     broken = PodContext(**{**vars(context), "paths": RunPaths(unwritable)})
     assert "cannot be written" in launch.health.problems(broken)[0]
+
+
+def test_a_node_that_must_not_join_says_so_before_anything_is_written(
+    context: PodContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be made below a file, as root too: neither directories, nor a ledger, nor shared memory."""
+    nowhere = tmp_path / "file"
+    nowhere.touch()
+    broken = PodContext(**{**vars(context), "paths": RunPaths(nowhere / "run"), "shm": nowhere / "shm"})
+    monkeypatch.setattr(launch.PodContext, "from_environment", lambda: broken)
+    monkeypatch.setenv("STEADFAST_TERMINATION_LOG", str(tmp_path / "termination"))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert launch.main(["--rdzv-endpoint", "127.0.0.1:9"]) == ExitCode.BAD_NODE
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    message = (tmp_path / "termination").read_text()
+    assert "run cannot be written" in message and "shm cannot be used" in message
 
 
 def test_launcher_events_reach_the_ledger(conclude: Conclude, context: PodContext) -> None:
@@ -267,7 +378,7 @@ def test_a_store_that_never_comes_uses_up_the_gang_restarts(
     monkeypatch.setattr(launch, "STORE_WAIT_S", 0.3)
     assert conclude(SAYS_THAT_IT_RAN, gang_restarts=2).code is ExitCode.FAILED
     restarts = [r for r in read_ledger(context.paths.events) if r["event"] == "gang_restart"]
-    assert [record["number"] for record in restarts] == [1, 2, 3]
+    assert [record["number"] for record in restarts] == [1, 2]
     assert all("no store at 127.0.0.1:" in record["reason"] for record in restarts)
     assert not (context.paths.root / "ran").exists()
 

@@ -14,7 +14,7 @@ MIN_SHM_BYTES = 1 << 30
 
 
 def problems(context: PodContext) -> list[str]:
-    """Each thing that is wrong with this node, in words; empty when it may join."""
+    """Each thing that is wrong with this node, in words; empty when it may join. Makes the run's directories."""
     checks = (_storage(context), _shared_memory(context), _memlock(), _plugin())
     return [problem for problem in checks if problem]
 
@@ -22,6 +22,7 @@ def problems(context: PodContext) -> list[str]:
 def _storage(context: PodContext) -> str | None:
     probe = context.paths.root / f".probe.{context.pod}"
     try:
+        context.paths.make()
         probe.write_bytes(b"probe")
         probe.unlink()
     except OSError as error:
@@ -30,8 +31,11 @@ def _storage(context: PodContext) -> str | None:
 
 
 def _shared_memory(context: PodContext) -> str | None:
-    context.shm.mkdir(parents=True, exist_ok=True)
-    values = os.statvfs(context.shm)
+    try:
+        context.shm.mkdir(parents=True, exist_ok=True)
+        values = os.statvfs(context.shm)
+    except OSError as error:
+        return f"{context.shm} cannot be used: {error}"
     free_bytes = values.f_bavail * values.f_frsize
     if free_bytes < MIN_SHM_BYTES:
         return f"{context.shm} has {free_bytes >> 20} MiB free, {MIN_SHM_BYTES >> 20} MiB are needed"
