@@ -38,7 +38,7 @@ STORE_WAIT_S = 120.0
 """Longer than a control pod takes to come back after its Job's first back-offs: 10, 20 and 40 s."""
 STORE_PROBE_S = 0.2
 LAST_LINES_S = 2.0
-"""For what a launcher that has ended still has in its pipe; a process of a rank's may hold that open for longer."""
+"""For what a launcher that has ended still has in its pipe; a process of a rank may hold that open longer."""
 NO_RESTART = 93
 """ft_launcher's own code for its no-progress rule (`--ft-no-restart-exit-code`)."""
 

@@ -1,7 +1,6 @@
 """The pod's entry, around small programs that stand where ft_launcher and nvrx-control are."""
 
 import importlib.util
-import json
 import os
 import signal
 import socket
@@ -256,7 +255,7 @@ def test_a_node_that_nvrx_finds_unhealthy_is_left(conclude: Conclude, context: P
 def test_a_full_disk_neither_stops_the_launchers_output_nor_changes_the_conclusion(
     conclude: Conclude, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More output than a pipe holds, after a line for the ledger: who does not read has ft_launcher stand still."""
+    """More output than a pipe holds, after a line for the ledger: unread, it has ft_launcher stand still."""
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
