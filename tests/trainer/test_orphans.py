@@ -42,6 +42,8 @@ def test_nothing_is_opened_while_a_round_may_be_whole(nodes: int, spares: int, d
     assert not size.orphaned(waiting)
     assert size.orphaned(size.pods)
     assert not size.orphaned(nodes - 1), "too few to train"
+    assert not size.orphaned(nodes - 1, abandoned=True)
+    assert size.orphaned(nodes, abandoned=True)
 
 
 def test_who_beats_counts_and_who_falls_silent_does_not() -> None:
@@ -73,7 +75,7 @@ def test_a_newcomer_does_not_count_the_dead() -> None:
 
 @pytest.fixture(name="quick")
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BEAT_S", "SILENT_S", "STEADY_S"):
+    for name in ("BEAT_S", "SILENT_S", "STEADY_S", "ABANDONED_S"):
         monkeypatch.setattr(orphans, name, getattr(orphans, name) / 20)
 
 
@@ -122,6 +124,38 @@ def test_nothing_is_opened_beside_ranks_that_train() -> None:
     assert store.check([KEY]), "they train no more"
 
 
+def test_those_who_had_ranks_are_gone_once_they_are_silent_for_long() -> None:
+    store, clock = HashStore(), Clock()
+    waiting = Waiting(store, KEY, clock)
+    clock.now_s += 100
+    assert waiting.silent_s() is None, "none has ever shown itself: the round may still be forming"
+    store.add(f"{KEY}:training", 1)
+    assert waiting.silent_s() == 0
+    clock.now_s += 5
+    assert waiting.silent_s() == 5
+    store.add(f"{KEY}:training", 1)
+    assert waiting.silent_s() == 0
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("launchers_show", [False, True])
+def test_a_spare_alone_takes_over_from_those_who_are_gone(launchers_show: bool) -> None:
+    """One node and its spare: the pod that is lost is not replaced, so nobody else will ever wait."""
+    store, over = HashStore(), threading.Event()
+    store.add(f"{KEY}:training", 1)
+    state = SimpleNamespace(store=store, round_done_key=KEY)
+    thread = threading.Thread(target=orphans.open_if_orphaned, args=(state, Size(1, 2), over))
+    thread.start()
+    end_s = time.monotonic() + (2.0 if launchers_show else 10.0)
+    while time.monotonic() < end_s and not store.check([KEY]):
+        time.sleep(0.01)
+        if launchers_show:
+            store.add(f"{KEY}:training", 1)
+    over.set()
+    thread.join()
+    assert store.check([KEY]) is not launchers_show
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_round_that_another_has_opened_or_closed_is_left_alone() -> None:
     store, over = HashStore(), threading.Event()
@@ -149,7 +183,8 @@ def test_nvrx_waits_where_it_is_watched() -> None:
         assert state.is_next_round_open() is True
         state.store.set(state.round_done_key, "1")
         assert state._sync_from_per_round_state()
-        assert Waiting(state.store, state.round_done_key).trained() == 1, "once a second at most"
+        assert Waiting(state.store, state.round_done_key).silent_s() is not None
+        assert state.store.add(f"{state.round_done_key}:training", 0) == 1, "once a second at most"
         state._wait_for_rendezvous_open("node")  # it is open
     finally:
         State._wait_for_rendezvous_open, State.is_next_round_open = wait, ask

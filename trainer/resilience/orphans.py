@@ -32,6 +32,9 @@ SILENT_S = 2.5
 STEADY_S = 4.0
 """For this long there must be enough of them: longer than one that is gone counts beside its replacement, and than
 a node of the round that sees the failure takes to open the next itself."""
+ABANDONED_S = 3 * STEADY_S
+"""Without a sign of those who showed that they had ranks, nobody has: a launcher shows it every BEAT_S, until it
+opens the next round or has ended."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,12 @@ class Size:
                 return cls(int(least), int(most or least))
         sys.exit(f"trainer.ft_launcher: the command line has no --nnodes: {' '.join(arguments)}")
 
-    def orphaned(self, waiting: int) -> bool:
-        """Whether so many who wait can train, and leave too few for the last round to be whole."""
-        return waiting >= self.nodes and self.pods - waiting < self.nodes
+    def orphaned(self, waiting: int, *, abandoned: bool = False) -> bool:
+        """Whether so many who wait can train, and leave too few for the last round to be whole.
+
+        `abandoned`: nobody is left of that anyway.
+        """
+        return waiting >= self.nodes and (abandoned or self.pods - waiting < self.nodes)
 
 
 class Waiting:
@@ -62,6 +68,7 @@ class Waiting:
     def __init__(self, store: Store, round_key: str, now: Callable[[], float] = time.monotonic) -> None:
         self._store, self._prefix, self._now = store, f"{round_key}:waiting", now
         self._training = f"{round_key}:training"
+        self._trained, self._trained_s = 0, now()
         self._number = store.add(self._prefix, 1)
         self._own = 0
         self._beats: dict[str, bytes] = {}
@@ -82,20 +89,32 @@ class Waiting:
             if self._beats.setdefault(name, beats) != beats:
                 self._beats[name], self._seen_s[name] = beats, self._now()
 
-    def trained(self) -> int:
-        """How often launchers with ranks of the last round have shown themselves."""
-        return self._store.add(self._training, 0)
+    def silent_s(self) -> float | None:
+        """For how long no launcher with ranks of the last round has shown itself: 0 if one just did, None if none
+        ever has."""
+        trained, now_s = self._store.add(self._training, 0), self._now()
+        if trained != self._trained:
+            self._trained, self._trained_s = trained, now_s
+        return now_s - self._trained_s if trained else None
+
+
+def _is_orphaned(waiting: Waiting, size: Size) -> bool:
+    """As it looks at this moment; also shows that this one waits."""
+    count, silent_s = waiting.beat(), waiting.silent_s()
+    if silent_s is None:
+        return size.orphaned(count)
+    return silent_s > 0 and size.orphaned(count, abandoned=silent_s >= ABANDONED_S)
 
 
 def open_if_orphaned(state: Any, size: Size, over: threading.Event) -> None:
     """Until `over`: wait with the others for the round that `state` waits for, and open it when it is time."""
-    key, waiting, since_s, trained = "", None, None, -1
+    key, waiting, since_s = "", None, None
     while not over.wait(BEAT_S):
         if state.round_done_key != key or waiting is None:  # NVRx notices by and by which round it waits for
             key, since_s = state.round_done_key, None
             waiting = Waiting(state.store, key)
-        before, trained = trained, waiting.trained()
-        if state.store.check([key]) or not size.orphaned(count := waiting.beat()) or trained != before:
+        orphaned = _is_orphaned(waiting, size)
+        if state.store.check([key]) or not orphaned:
             since_s = None
             continue
         since_s = since_s or time.monotonic()
@@ -103,7 +122,7 @@ def open_if_orphaned(state: Any, size: Size, over: threading.Event) -> None:
             since_s = None
             state.store.compare_set(key, "", "0")
             if state.store.add(f"{key}:said", 1) == 1:
-                log.warning("%s %s, %d pods wait for it, %d train: opened it", ORPHANED, key, count, size.nodes)
+                log.warning("%s %s, pods that wait for it are enough for %d: opened it", ORPHANED, key, size.nodes)
 
 
 @contextmanager

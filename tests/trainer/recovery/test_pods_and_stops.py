@@ -137,6 +137,20 @@ def test_a_last_save_that_fails_is_tried_again_as_often_as_tolerated(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_spares_take_over_when_no_lost_pod_is_replaced(
+    start: StartJob, undisturbed: dict[str, Any], nodes: int
+) -> None:
+    job = start(nodes=nodes, spares=nodes)
+    job.until(at_step(12), 90)
+    victims = {record["pod"].removeprefix("test-1-") for record in job.records("step")}
+    job.kill_pod(*victims)
+    codes = job.wait(120)
+    assert {code for name, code in codes.items() if name not in victims} == {0}, job.logs()
+    assert job.completion()["step"] == STEPS and (nodes == 1 or job.completion() == undisturbed)
+
+
+@pytest.mark.long
 def test_a_resumed_run_may_be_extended(start: StartJob) -> None:
     job = start(config(loop={"steps": 20}))
     assert set(job.wait(90).values()) == {0}, job.logs()
