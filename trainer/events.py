@@ -36,6 +36,7 @@ class Event(StrEnum):
     RENDEZVOUS_COMPLETED = "rendezvous_completed"  # {}
     WORKERS_STARTED = "workers_started"  # {}
     GANG_RESTART = "gang_restart"  # {number, reason}
+    HELD = "held"  # {reason}  this pod starts no ranks any more
 
     # a rank's life
     PROCESS_STARTED = "process_started"  # {start_s: process start, imported_s}

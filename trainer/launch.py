@@ -37,6 +37,8 @@ LAUNCHER = (sys.executable, "-m", "trainer.forked", "trainer.ft_launcher")
 STORE_WAIT_S = 120.0
 """Longer than a control pod takes to come back after its Job's first back-offs: 10, 20 and 40 s."""
 STORE_PROBE_S = 0.2
+HELD_PROBE_S = 1.0
+"""Between two looks of a pod that starts no ranks any more."""
 LAST_LINES_S = 2.0
 """For what a launcher that has ended still has in its pipe; a process of a rank may hold that open longer."""
 NO_RESTART = 93
@@ -85,7 +87,25 @@ class Launch:
         return Conclusion(ExitCode.FAILED, f"{restarts} gang restarts used up; the last: {conclusion.reason}")
 
     def _start(self, number: int) -> Conclusion:
-        return self._await_store() or self._supervise(number)
+        return self._after_stop_at() or self._await_store() or self._supervise(number)
+
+    def _after_stop_at(self) -> Conclusion | None:
+        """None while there is time to train. Afterwards wait quietly to be told to go.
+
+        The Job replaces each pod that ends with 92 as long as the Capacity Block has nodes, and each would train some
+        steps and stop again.
+        """
+        stop_at = os.environ.get("STEADFAST_STOP_AT")
+        if not stop_at or time.time() < float(stop_at):
+            return None
+        reason = "the Capacity Block is about to end: no ranks are started in this pod any more"
+        log.warning("%s; a submission with a later end resumes the run", reason)
+        self._record(Event.HELD, reason=reason)
+        while not self._stop.came:
+            if (step := self._reached()) is not None:
+                return Conclusion(ExitCode.TARGET_REACHED, f"target step {step} reached")
+            time.sleep(HELD_PROBE_S)
+        return self._told_to_stop("after the Capacity Block's planned stop")
 
     def _record(self, event: Event, **fields: Any) -> None:
         """Into the ledger if that takes it: what a pod concludes must not depend on it."""

@@ -213,6 +213,27 @@ def test_a_stop_before_anything_was_started_is_one(context: PodContext) -> None:
     assert "told to stop" in message.read_text()
 
 
+def test_after_the_planned_stop_no_ranks_are_started(
+    conclude: Conclude, context: PodContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Job makes pods again and again, as 92 is not counted: they wait to be told to go."""
+    monkeypatch.setenv("STEADFAST_STOP_AT", str(time.time() - 1))
+    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    assert conclude(SAYS_THAT_IT_RAN).code is ExitCode.PLANNED_STOP
+    assert not (context.paths.root / "ran").exists()
+    assert [r["event"] for r in read_ledger(context.paths.events)] == ["held"]
+    progress.write_completion(context.paths, {"step": 10})
+    assert conclude(SAYS_THAT_IT_RAN).code is ExitCode.TARGET_REACHED
+
+
+def test_before_the_planned_stop_ranks_are_started(
+    conclude: Conclude, context: PodContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEADFAST_STOP_AT", str(time.time() + 100))
+    conclude(SAYS_THAT_IT_RAN)
+    assert (context.paths.root / "ran").exists()
+
+
 SAYS = """
 import os, signal, sys
 print("2026-11-30 07:03:12,501 [ERROR] [vm] [workload:?(?) infra:?(?)] launcher.py:3740 " + {words!r}, flush=True)
