@@ -92,8 +92,8 @@ class Launch:
     def _after_stop_at(self) -> Conclusion | None:
         """None while there is time to train. Afterwards wait quietly to be told to go.
 
-        The Job replaces each pod that ends with 92 as long as the Capacity Block has nodes, and each would train some
-        steps and stop again.
+        The Job replaces each pod that ends with 92 as long as the Capacity Block has nodes, and each would train
+        some steps and stop again.
         """
         stop_at = os.environ.get("STEADFAST_STOP_AT")
         if not stop_at or time.time() < float(stop_at):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import platform
 from dataclasses import asdict
@@ -17,6 +18,8 @@ from trainer.files import write_durably
 from trainer.paths import PodContext
 from trainer.timeouts import Timeouts
 
+log = logging.getLogger("steadfast")
+
 SCHEMA = 1
 
 
@@ -29,6 +32,7 @@ def record_run(context: PodContext, config: TrainConfig, *, world_size: int, tim
 
     Raises OtherConfigurationError naming every setting that differs, and OSError.
     """
+    log.info("timeouts: %s", timeouts)
     path = context.paths.run_json
     before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     if "config" in before:

@@ -27,6 +27,9 @@ class Timeouts:
     start_s: float
     rendezvous_s: float
 
+    def __str__(self) -> str:
+        return ", ".join(f"{name.removesuffix('_s')} {value:g} s" for name, value in asdict(self).items())
+
     def contradictions(self) -> list[str]:
         """Pairs out of order, each with what to change."""
         order = ("collective_s", "soft_s", "hard_s", "barrier_s", "heartbeat_s", "grace_s")

@@ -21,3 +21,8 @@ def test_contradictions_are_refused_with_what_to_change() -> None:
     with pytest.raises(ValidationError, match="termination_grace_s") as caught:
         RecoveryConfig(termination_grace_s=10, heartbeat_timeout_s=3)
     assert "barrier_s" in str(caught.value)
+
+
+def test_the_table_can_be_read_in_the_log_of_each_start() -> None:
+    table = RecoveryConfig(collective_timeout_s=60, heartbeat_timeout_s=None).timeouts("cuda")
+    assert str(table).startswith("collective 60 s, soft 90 s, hard 120 s, barrier 180 s, heartbeat 240 s, grace ")
