@@ -44,6 +44,17 @@ def terminate_control(job: pods.Job) -> None:
     assert job.processes["control"].wait(15) == 92
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("event", ["launch_started", "rendezvous_completed", "process_started"])
+def test_a_stop_while_the_job_starts_is_a_planned_stop(start: StartJob, event: str) -> None:
+    job = start()
+    job.until(lambda records: sum(record["event"] == event for record in records) >= 2, 90)
+    for name in ("pod-0", "pod-1"):
+        pods.terminate(job, name)
+    codes = job.wait(60, "pod")
+    assert codes["pod-0"] == codes["pod-1"] == 92, job.logs()
+
+
 def test_the_capacity_blocks_end_stops_the_run(start: StartJob) -> None:
     """Also without the fork server: each rank is an interpreter of its own then."""
     job = start(config(recovery={"fork_server": False}), environment={"STEADFAST_STOP_AT": str(time.time() + 14)})

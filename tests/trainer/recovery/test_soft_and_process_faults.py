@@ -120,6 +120,19 @@ def test_a_loop_that_never_opens_an_attempt_ends_with_93(start: StartJob, kind: 
 
 
 @pytest.mark.long
+def test_ft_launchers_own_finding_ends_with_93_in_all_pods(start: StartJob) -> None:
+    """Also where the store has closed before the launcher could end: that must not become a gang restart."""
+    slowly = fault("slow_rank", 1, rank=0, duration_s=0.1, num_steps=STEPS)
+    job = start(
+        config(recovery={"max_no_progress_cycles": 2}),
+        faults=[slowly, *(fault("sigkill", 26, rank=1, id=f"kill-{n}") for n in range(10))],
+    )
+    codes = job.wait(150, "pod")
+    assert codes["pod-0"] == codes["pod-1"] == 93, job.logs()
+    assert not job.records("gang_restart")
+
+
+@pytest.mark.long
 def test_a_damaged_generation_is_passed_over_by_all(start: StartJob, undisturbed: dict[str, Any]) -> None:
     """The memory tier is lost with it, so storage is read: the newest generation fails its checks."""
     settings = config(recovery={"max_no_progress_cycles": 6})
