@@ -6,7 +6,8 @@ generation counts only if walking back from the newest attempt meets it:
     attempt 1: saved 10, 20, 30        attempt 2 started from step 20 of attempt 1, saved 25
 
 Walking back: everything of 2; then of 1 what is not beyond step 20. `step-30.1` is an abandoned future,
-whatever its number, and a ghost of attempt 1 that publishes step 40 late changes nothing.
+whatever its number, and a ghost of attempt 1 that publishes step 40 late changes nothing. Each record tells of the
+whole way back, so that an older one that is lost cuts nothing off.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trainer.checkpoint.records import COMMIT, Attempt, Commit, DamageError, load, seal
 from trainer.checkpoint.storage import PosixStorage
@@ -41,10 +43,12 @@ def parse_position(name: str) -> Position | None:
 
 @dataclass(frozen=True)
 class Chain:
-    """The attempts that lead to the newest, each with the last of its steps that counts (None: all)."""
+    """The attempts that lead to the newest, it first, each with the last of its steps that counts (None: all)."""
 
     limits: dict[int, int | None]
     newest: int
+    lost: int = 0
+    """The attempt of which nobody knows where it started: of those before it none can be called abandoned."""
 
     def holds(self, position: Position) -> bool:
         """Whether that state lies on the chain."""
@@ -65,36 +69,67 @@ def newest_attempt(paths: RunPaths) -> int:
 
 
 def read_chain(paths: RunPaths) -> Chain:
-    """Walk back from the newest attempt. An attempt whose record was never finished never took a step."""
+    """The chain that the newest attempt's record tells of, whatever became of older ones.
+
+    An attempt whose record was never finished never took a step; if it has committed, the record was lost later.
+    """
     numbers = attempt_numbers(paths)
-    origins = {number: _origin(paths, number) for number in numbers}
-    known = [number for number in numbers if origins[number] is not None]
-    limits: dict[int, int | None] = {}
-    limit: int | None = None
-    current = known[-1] if known else 0
-    while current and current not in limits:
-        limits[current] = limit
-        start = origins.get(current) or Position(0, 0)
-        current, limit = start.attempt, start.step
-    return Chain(limits, max(numbers, default=0))
+    first = next((number for number in reversed(numbers) if _behind(paths, number) is not None), 0)
+    limits, lost = _walk(paths, first)
+    return Chain(limits, max(numbers, default=0), lost)
 
 
-def _origin(paths: RunPaths, number: int) -> Position | None:
-    """Where attempt `number` started; Position(0, 0) for nothing, None if it cannot be told."""
+def _walk(paths: RunPaths, number: int) -> tuple[dict[int, int | None], int]:
+    """Limits of `number` and all behind it, and the attempt that the walk could not get past, or 0.
+
+    It goes on where a record's ancestors end: records of earlier versions have none.
+    """
+    limits: dict[int, int | None] = {number: None} if number else {}
+    while number:
+        behind = _behind(paths, number)
+        if behind is None:
+            break
+        limits.update({position.attempt: position.step for position in behind})
+        number = behind[-1].attempt if behind else 0
+    return limits, number
+
+
+def _behind(paths: RunPaths, number: int) -> list[Position] | None:
+    """What attempt `number` says it goes back to, newest first; empty for nothing, None if it cannot be told."""
     try:
-        origin = load(Attempt, paths.attempts / f"{number}.json").origin
+        record: Attempt | Commit = load(Attempt, paths.attempts / f"{number}.json")
     except DamageError:
-        return _origin_from_commits(paths, number)
-    return Position(0, 0) if origin is None else parse_position(origin)
+        commit = _a_commit_of(paths, number)
+        if commit is None:
+            return None
+        record = commit
+    names = [record.origin] if record.origin is not None else []
+    names += record.ancestors if isinstance(record, Attempt) else []
+    positions = [position for name in names if (position := parse_position(name))]
+    attempts = [number, *(position.attempt for position in positions)]
+    descending = all(later > earlier for later, earlier in pairwise(attempts))
+    return positions if descending and len(positions) == len(names) else None
 
 
-def _origin_from_commits(paths: RunPaths, number: int) -> Position | None:
-    """The second place where an attempt's origin stands: in each generation that it committed."""
+def _a_commit_of(paths: RunPaths, number: int) -> Commit | None:
+    """The second place where an attempt's origin stands: each generation that it committed."""
     for directory in paths.checkpoints.glob(f"step-*.{number}"):
         with contextlib.suppress(DamageError):
-            origin = load(Commit, directory / COMMIT).origin
-            return Position(0, 0) if origin is None else parse_position(origin)
+            record = load(Commit, directory / COMMIT)
+            if record.generation == directory.name:
+                return record
     return None
+
+
+def _ancestors(paths: RunPaths, origin: str | None) -> list[str]:
+    """What lies behind `origin`: by the chain that it was chosen from, or else by its own attempt's record."""
+    start = parse_position(origin) if origin is not None else None
+    if start is None:
+        return []
+    chain = read_chain(paths)
+    limits = chain.limits if chain.holds(start) else _walk(paths, start.attempt)[0]
+    behind = [(attempt, step) for attempt, step in limits.items() if attempt < start.attempt]
+    return [Position(attempt, step).name for attempt, step in behind if step is not None]
 
 
 def committed(paths: RunPaths) -> list[Position]:
@@ -110,11 +145,12 @@ def candidates(paths: RunPaths) -> list[Position]:
 
 
 def take_attempt(paths: RunPaths, record: Attempt) -> Attempt:
-    """Create the next attempt's record (O_EXCL, durable); returns it with the number taken."""
+    """Create the next attempt's record (O_EXCL, durable); returns it with the number taken and its ancestors."""
+    ancestors = _ancestors(paths, record.origin)
     number = newest_attempt(paths)
     while True:
         number += 1
-        taken = Attempt(**{**vars(record), "attempt": number})
+        taken = Attempt(**{**vars(record), "attempt": number, "ancestors": ancestors})
         path = paths.attempts / f"{number}.json"
         try:
             fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)

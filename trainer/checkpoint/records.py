@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -70,7 +70,10 @@ def failure_name(rank: int) -> str:
 
 @dataclass(frozen=True)
 class Attempt:
-    """Attempt `attempt` started from generation `origin` (a name, or None for nothing)."""
+    """Attempt `attempt` started from generation `origin` (a name, or None for nothing).
+
+    `ancestors` are the states behind the origin, newest first: where the origin's attempt started from, and so on.
+    """
 
     attempt: int
     origin: str | None
@@ -79,6 +82,7 @@ class Attempt:
     world_size: int
     wall_s: float
     layer: str = ""
+    ancestors: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ def to_delete(paths: RunPaths, keep: int, keep_spaced: int) -> list[Position]:
         return []
     older = on_chain[:-keep]
     spaced = {older[i][0] for i in thin([record.wall_s for _, record in older], keep_spaced)}
-    abandoned = [position for position in committed(paths) if not chain.holds(position)]
+    off = [position for position in committed(paths) if not chain.holds(position)]
+    abandoned = [position for position in off if position.attempt >= chain.lost]
     return [position for position, _ in older if position not in spaced] + abandoned
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.checkpoint.chain import candidates, read_chain, take_attempt
-from trainer.checkpoint.records import Attempt, Commit, FileRecord, seal
+from trainer.checkpoint.chain import Position, candidates, read_chain, take_attempt
+from trainer.checkpoint.records import Attempt, Commit, FileRecord, load, seal
 from trainer.checkpoint.retention import sweep, thin, to_delete
 from trainer.paths import RunPaths
 
@@ -40,6 +41,16 @@ class Starts:
 
     def attempt(self, origin: str | None) -> int:
         return take_attempt(self.paths, Attempt(0, origin, "storage", 0, 1, 0.0)).attempt
+
+    def lose(self, number: int) -> None:
+        """The record of an attempt is torn long after it was written."""
+        path = self.paths.attempts / f"{number}.json"
+        path.write_bytes(path.read_bytes()[:20])
+
+    def forget_ancestors(self, number: int) -> None:
+        """As a record was written before it had them."""
+        path = self.paths.attempts / f"{number}.json"
+        path.write_bytes(seal(Attempt(**{**vars(load(Attempt, path)), "ancestors": []})))
 
     def commit(self, name: str, origin: str | None = None) -> None:
         step, attempt = name[5:].split(".")
@@ -88,6 +99,111 @@ def test_chain_survives_a_lost_attempt_record(starts: Starts) -> None:
     starts.commit("step-00000020.2", origin="step-00000010.1")
     (starts.paths.attempts / "2.json").write_bytes(b"rotten")
     assert [p.name for p in candidates(starts.paths)] == ["step-00000020.2", "step-00000010.1"]
+
+
+def handed_on(starts: Starts) -> None:
+    """1 commits 4 and 8; 2 goes on from 4 and 3 from 2's step 6, out of memory alone; 3 commits 9 and 10."""
+    starts.attempt(None)
+    starts.commit("step-00000004.1")
+    starts.commit("step-00000008.1")
+    starts.attempt("step-00000004.1")
+    starts.attempt("step-00000006.2")
+    starts.commit("step-00000009.3", origin="step-00000006.2")
+    starts.commit("step-00000010.3", origin="step-00000006.2")
+
+
+ON_CHAIN = ["step-00000010.3", "step-00000009.3", "step-00000004.1"]
+
+
+@pytest.mark.parametrize("lost", [(), (1,), (2,), (1, 2)])
+def test_a_lost_record_of_an_attempt_that_committed_nothing_cuts_nothing_off(
+    starts: Starts, lost: tuple[int, ...]
+) -> None:
+    """What it was handed and handed on through memory stands in the records of those after it."""
+    handed_on(starts)
+    for number in lost:
+        starts.lose(number)
+    assert [p.name for p in candidates(starts.paths)] == ON_CHAIN
+    assert [p.name for p in to_delete(starts.paths, 2, 1)] == ["step-00000008.1"]
+    starts.attempt("step-00000010.3")
+    starts.lose(3)
+    assert [p.name for p in candidates(starts.paths)] == ON_CHAIN, "nor for those who start later"
+
+
+def test_records_without_ancestors_are_walked(starts: Starts) -> None:
+    """Those of a run that began before attempts recorded them."""
+    handed_on(starts)
+    for number in (2, 3):
+        starts.forget_ancestors(number)
+    assert [p.name for p in candidates(starts.paths)] == ON_CHAIN
+    starts.attempt("step-00000010.3")
+    assert load(Attempt, starts.paths.attempts / "4.json").ancestors == ["step-00000006.2", "step-00000004.1"]
+
+
+def test_what_lies_behind_a_lost_record_is_not_called_abandoned(starts: Starts) -> None:
+    """The newest record is lost, and that of the attempt that its commits name: nobody knows what is behind."""
+    handed_on(starts)
+    starts.lose(2)
+    starts.lose(3)
+    assert [p.name for p in candidates(starts.paths)] == ON_CHAIN[:2]
+    assert to_delete(starts.paths, 2, 0) == []
+
+
+def test_a_foreign_commit_does_not_say_where_an_attempt_started(starts: Starts) -> None:
+    handed_on(starts)
+    starts.lose(3)
+    foreign = (starts.paths.checkpoints / "step-00000004.1" / "commit.json").read_bytes()
+    for name in ON_CHAIN[:2]:
+        (starts.paths.checkpoints / name / "commit.json").write_bytes(foreign)
+    assert [p.name for p in candidates(starts.paths)] == ["step-00000004.1"]
+
+
+act = st.sampled_from(["commit", "hand on", "roll back", "restart", "from nothing"])
+
+
+def play(starts: Starts, acts: list[str]) -> None:
+    """A run of attempts in which states go on through storage, through memory alone, or not at all."""
+    number, origin, step = starts.attempt(None), None, 0
+    for what in acts:
+        step += 1
+        if what == "commit":
+            starts.commit(Position(number, step).name, origin)
+            continue
+        found = candidates(starts.paths)
+        start: Position | None = found[0] if found else None
+        if what == "hand on":
+            start = Position(number, step)
+        elif what == "roll back":
+            start = found[1] if len(found) > 1 else start
+        elif what == "from nothing":
+            start = None
+        origin, step = (start.name, start.step) if start else (None, 0)
+        number = starts.attempt(origin)
+
+
+@settings(deadline=None)
+@given(acts=st.lists(act, max_size=15), keep_spaced=st.integers(0, 2), remove=st.booleans(), data=st.data())
+def test_no_record_but_the_newest_is_needed(
+    acts: list[str], keep_spaced: int, remove: bool, data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="chain-") as root:
+        starts = Starts(Path(root))
+        play(starts, acts)
+        chain, found = read_chain(starts.paths), candidates(starts.paths)
+        doomed = to_delete(starts.paths, 2, keep_spaced)
+        older = list(range(1, chain.newest))
+        committed_something = any(position.attempt == chain.newest for position in found)
+        numbers = older + ([chain.newest] if committed_something else [])
+        if not numbers:
+            return
+        lost = data.draw(st.sampled_from(numbers))
+        if remove and lost != chain.newest:
+            (starts.paths.attempts / f"{lost}.json").unlink()
+        else:
+            starts.lose(lost)
+        assert read_chain(starts.paths).limits == chain.limits
+        assert candidates(starts.paths) == found
+        assert set(to_delete(starts.paths, 2, keep_spaced)) <= set(doomed)
 
 
 def test_names_are_no_truth(starts: Starts) -> None:

@@ -327,6 +327,12 @@ class Walk(RuleBasedStateMachine):
         for process in processes:
             process.join(20)
 
+    @rule(data=st.data())
+    def an_older_attempt_is_lost(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(1, self.world.attempt))
+        if number != newest_attempt(self.world.paths):
+            (self.world.paths.attempts / f"{number}.json").write_bytes(b"torn")
+
     @rule()
     def prune(self) -> None:
         prune(self.world.paths, 2, 1)
