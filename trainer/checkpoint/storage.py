@@ -123,10 +123,15 @@ def write_file(storage: Storage, path: Path, data: bytes) -> None:
 
 
 def publish(storage: Storage, path: Path, data: bytes) -> None:
-    """Make `path` appear with all of `data`, durable, or not at all."""
+    """Make `path` appear with all of `data`, durable, or not at all. A failure leaves nothing behind."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    write_file(storage, temporary, data)
-    storage.rename(temporary, path)
+    try:
+        write_file(storage, temporary, data)
+        storage.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     storage.fsync_directory(path.parent)
 
 

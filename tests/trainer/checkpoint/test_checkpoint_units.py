@@ -37,6 +37,7 @@ from trainer.checkpoint.records import (
     unseal,
 )
 from trainer.checkpoint.state import ModuleState, is_ranked, unlisted
+from trainer.checkpoint.storage import PosixStorage, publish
 from trainer.paths import RunPaths
 
 pytestmark = pytest.mark.unit
@@ -316,6 +317,18 @@ def test_writer_modules_do_not_import_torch() -> None:
 def test_unknown_fault_point_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such point: nowhere"):
         faults.arm(RunPaths(tmp_path), faults.StorageFault("x", "nowhere", "EIO"))
+
+
+@pytest.mark.parametrize("point", ["write", "fsync", "close", "rename"])
+def test_a_record_that_could_not_be_published_is_not_in_the_way_of_the_next(tmp_path: Path, point: str) -> None:
+    """A disk that was full once: the same process publishes the same record again, under the same name."""
+    failing = faults.FaultyStorage([faults.StorageFault("full", point, "ENOSPC")], lambda harm: None)
+    path = tmp_path / "slot.json"
+    with pytest.raises(OSError, match="No space left"):
+        publish(failing, path, b"first")
+    assert list(tmp_path.iterdir()) == []
+    publish(PosixStorage(), path, b"second")
+    assert [p.name for p in tmp_path.iterdir()] == ["slot.json"] and path.read_bytes() == b"second"
 
 
 def test_fault_hits_as_many_saves_as_it_says(tmp_path: Path) -> None:
