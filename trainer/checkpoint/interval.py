@@ -62,6 +62,12 @@ class Interval:
         """Whether the interval is a number of steps."""
         return parse_interval(self.config.persist_every)[0] is not None
 
+    @property
+    def unmeasured(self) -> bool:
+        """Whether `auto` has nothing to go by yet: the first save that is over will tell."""
+        auto = parse_interval(self.config.persist_every) == (None, None)
+        return auto and (self.cost_s is None or self.persist_s is None)
+
     def due(self, step: int, now_s: float) -> str | None:
         """The reason to persist the state after `step`, or None."""
         steps, seconds = parse_interval(self.config.persist_every)
@@ -72,7 +78,7 @@ class Interval:
         return f"every {seconds:g} s" if now_s - self.last_s >= seconds else None
 
     def _auto(self, step: int, now_s: float) -> str | None:
-        if self.cost_s is None or self.persist_s is None:
+        if self.unmeasured:
             due = step - self.last_step >= FIRST_AUTO_STEPS
             return f"auto: nothing measured yet, first save after {FIRST_AUTO_STEPS} steps" if due else None
         interval_s, inputs = self.choose()

@@ -28,9 +28,11 @@ class Situation:
     into_memory: Busy | None = None
     failures: int = 0
     stop: str | None = None
+    saving: bool = False
+    took_s: float | None = None
 
     def under_way(self) -> bool:
-        return self.to_storage is not None
+        return self.saving or self.to_storage is not None
 
     def stop_seen(self) -> str | None:
         return self.stop
@@ -47,7 +49,7 @@ class Situation:
         return self.failures
 
     def persist_s(self) -> float | None:
-        return None
+        return self.took_s
 
 
 class Court:
@@ -128,6 +130,28 @@ def test_what_is_due_by_the_clock_stays_due(tmp_path: Path) -> None:
     court.now.to_storage = None
     assert court.action(7) is Action.PERSIST
     assert court.skipped == []
+
+
+def test_auto_waits_for_its_first_save_before_it_asks_for_another(tmp_path: Path) -> None:
+    """Under `wait` storage is never busy: every 20 steps one more would stand in line, and training with it."""
+    court = Court(tmp_path, persist_every="auto", overlap="wait")
+    assert court.action(20) is Action.PERSIST
+    court.now.saving = True
+    assert [court.action(step) for step in (40, 60, 80)] == [Action.NONE] * 3
+    court.now.saving = False
+    assert court.action(81) is Action.PERSIST, "it is over and nothing came of it"
+
+
+@pytest.mark.parametrize("ending", [{"failures": 1}, {"took_s": 1.5}])
+def test_snapshots_that_are_always_under_way_do_not_keep_auto_from_storage(
+    tmp_path: Path, ending: dict[str, Any]
+) -> None:
+    court = Court(tmp_path, persist_every="auto", snapshot_every=1, overlap="wait")
+    court.now.saving = True
+    actions = [court.action(step) for step in (19, 20, 40)]
+    assert actions == [Action.SNAPSHOT, Action.PERSIST, Action.SNAPSHOT]
+    vars(court.now).update(ending)
+    assert court.action(41) is Action.PERSIST
 
 
 def test_a_snapshot_that_is_not_whole_is_waited_for(tmp_path: Path) -> None:

@@ -101,6 +101,18 @@ def test_auto_measures_first() -> None:
     assert "nothing measured yet" in str(interval.due(100 + FIRST_AUTO_STEPS, 0.0))
 
 
+@pytest.mark.parametrize(
+    ("every", "cost_s", "persist_s", "unmeasured"),
+    [("auto", None, None, True), ("auto", 0.1, None, True), ("auto", None, 1.0, True), ("auto", 0.1, 1.0, False),
+     (10, None, None, False), ("30s", None, None, False)],
+)  # fmt: skip
+def test_only_auto_needs_to_measure(
+    every: Any, cost_s: float | None, persist_s: float | None, unmeasured: bool
+) -> None:
+    interval = Interval(CheckpointConfig(persist_every=every), 0, 0.0, cost_s, persist_s)
+    assert interval.unmeasured == unmeasured
+
+
 def test_auto_counts_from_the_save_that_was_decided_last() -> None:
     interval = Interval(AUTO, 0, 0.0, cost_s=0.5, persist_s=1.0)
     interval_s, _ = interval.choose()
