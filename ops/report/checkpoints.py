@@ -52,6 +52,7 @@ class CheckpointFigures(BaseModel):
     commit_s: float | None
     """Median, from launch to commit."""
     skipped: int
+    """Saves to storage that were due and left out; memory may have taken the state. Not snapshots left out."""
     failed: int
 
 
@@ -73,7 +74,7 @@ def checkpoint_figures(ledger: Ledger, t_ref: ReferenceTime | None) -> Checkpoin
         stall_s=_stalls(ledger),
         bytes=int(commits[-1].number("bytes")) if commits else None,
         commit_s=statistics.median(record.number("commit_s") for record in commits) if commits else None,
-        skipped=_decisions(ledger.of_event(Event.SAVE_SKIPPED)),
+        skipped=_decisions(_persists(ledger.of_event(Event.SAVE_SKIPPED))),
         failed=_decisions(ledger.of_event(Event.SAVE_FAILED)),
     )
 
@@ -138,6 +139,11 @@ def _rpo_s(ledger: Ledger, commits: Sequence[Record]) -> float | None:
         if durable:
             ages.append(fault.t - max(durable))
     return max(ages, default=None)
+
+
+def _persists(records: Sequence[Record]) -> list[Record]:
+    """Those to storage. Ledgers of earlier versions know no other kind."""
+    return [record for record in records if record.fields.get("kind", "persist") == "persist"]
 
 
 def _decisions(records: Sequence[Record]) -> int:

@@ -338,6 +338,17 @@ def test_the_summary_has_every_field_and_comes_back_from_json(simulator: Simulat
     assert summary.reached_target and summary.all_recovered
 
 
+def test_a_save_is_skipped_when_storage_does_not_get_it(simulator: Simulate) -> None:
+    """Several are left out of one step: a persist, and the snapshot that was to take its place."""
+    sim = start(simulator)
+    for step, kind in ((10, "persist"), (10, "snapshot"), (15, "snapshot"), (20, "persist")):
+        sim.write(Event.SAVE_SKIPPED, 0, step=step, kind=kind, reason="storage is busy")
+    sim.write(Event.SAVE_SKIPPED, 0, step=30, reason="of an earlier version")
+    sim.steps(30)
+    sim.finish()
+    assert checkpoint_figures(Ledger.of(sim.rows), T_REF).skipped == 3
+
+
 def test_without_a_control_run_there_is_no_goodput(simulator: Simulate) -> None:
     sim = play(simulator, [], 2, 30)
     summary = summarize(Ledger.of(sim.rows), run_info(30, None))
