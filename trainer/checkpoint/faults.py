@@ -27,7 +27,7 @@ from trainer.paths import RunPaths
 FILE = "storage-faults.json"
 POINTS = (
     "mkdir", "create", "write", "fsync", "close", "rename",  # calls
-    "started", "hashed", "made", "written", "acked", "gathered", "described", "fenced", "committed", "pruned",
+    "started", "made", "written", "acked", "gathered", "described", "fenced", "committed", "pruned",
 )  # fmt: skip
 """Calls of `Storage`, and the points of the protocol in order (writer.py)."""
 Damage = Literal["flip", "truncate", "remove", "empty", "unreadable", "torn-commit", "foreign-metadata", "stale"]

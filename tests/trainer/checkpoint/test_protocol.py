@@ -43,6 +43,11 @@ def test_a_save_is_committed_and_whole(world: World) -> None:
     assert record.bytes == 2 * CUTS[-2] + 100
 
 
+def test_every_point_that_can_be_armed_is_one_at_which_writers_are_killed() -> None:
+    """A point that no save reaches would be a fault that never strikes, without a word."""
+    assert sorted(faults.POINTS) == sorted(PROTOCOL + COMMITTING)
+
+
 @pytest.mark.parametrize(
     ("point", "rank"),
     [*itertools.product(PROTOCOL, (0, 1)), *((point, 0) for point in COMMITTING)],
