@@ -3,10 +3,10 @@
 device: one flat buffer in device memory with the layout of the slot takes the snapshot between two steps (12 ms
 for 12 GB); a side stream brings it to the host in chunks while training goes on.
 host: the side stream copies the state itself, beside the next forward and backward; the GPU waits for it just
-before the optimizer changes the state.
+before the optimizer changes the state. Buffers, which those change themselves, it takes from copies.
 CPU: plain copies.
 
-What others change outside stream order (`step` on the CPU, buffers, RNG, data position) is copied at launch.
+What others change outside stream order (`step` on the CPU, buffers there, RNG, data position) is copied at launch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Protocol
 import torch
 
 from trainer.checkpoint.layout import Item, Layout, local, stamp_into
+from trainer.checkpoint.state import is_buffer
 
 ROOM = 0.05
 CHUNK_BYTES = 32 << 20
@@ -267,7 +268,6 @@ class HostStager:
     """Straight into the arena, overlapped with the next forward and backward."""
 
     name = "host"
-    device_bytes = 0
 
     def __init__(
         self, layout: Layout, device: torch.device, registered: threading.Event, timeout_s: float
@@ -275,16 +275,27 @@ class HostStager:
         self._layout, self._registered, self._timeout_s = layout, registered, timeout_s
         self._side = torch.cuda.Stream(device=device)
         self._running: CudaCopy | None = None
+        self._apart = {
+            item.fqn: torch.empty(item.sizes, dtype=item.dtype, device=device)
+            for item in layout.items
+            if item.on_device and item.nbytes and is_buffer(item.fqn)
+        }
+        """Copies of what the next forward may change, small: `guard` would come too late for it."""
+        self.device_bytes = sum(copy.nbytes for copy in self._apart.values())
 
     def launch(self, slot: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> Copy:
         """See `Stager`. Only the first save may find the arena not registered yet, and waits for it."""
         started = time.perf_counter()
         self._registered.wait(self._timeout_s)
+        self.guard()  # of an earlier copy that no optimizer step has followed: it may still read what lies apart
+        for fqn, apart in self._apart.items():
+            apart.copy_(tensors[fqn], non_blocking=True)
+        steady = {**tensors, **self._apart}
         self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):
             for item in self._layout.items:
                 if item.on_device and item.nbytes:
-                    for in_slot, in_tensor in matching_pieces(self._layout, item, slot, tensors[item.fqn]):
+                    for in_slot, in_tensor in matching_pieces(self._layout, item, slot, steady[item.fqn]):
                         in_slot.copy_(in_tensor, non_blocking=True)
             done = torch.cuda.Event()
             done.record()

@@ -51,7 +51,11 @@ class Saveable(Protocol):
     """The training state. Names are those on disk; what differs between ranks has `.rank<r>.` in its name."""
 
     def device_tensors(self) -> dict[str, torch.Tensor]:
-        """Tensors where training lives; a DTensor, or a plain tensor that is equal on all ranks."""
+        """Tensors where training lives; a DTensor, or a plain tensor that is equal on all ranks.
+
+        What forward or backward change (running statistics, biases of a router) has a name that begins with
+        `buffer.`; all else changes after `before_optimizer_step` only.
+        """
 
     def host_state(self) -> dict[str, torch.Tensor]:
         """CPU tensors of fixed dtype and shape, copied when a snapshot is launched."""
@@ -73,6 +77,14 @@ class Restored:
 def is_ranked(fqn: str) -> bool:
     """Whether a name belongs to one rank."""
     return any(part.startswith("rank") and part[4:].isdigit() for part in fqn.split("."))
+
+
+BUFFER_PREFIX = "buffer."
+
+
+def is_buffer(fqn: str) -> bool:
+    """Whether forward and backward may change a tensor of that name, not the optimizer alone."""
+    return fqn.startswith(BUFFER_PREFIX)
 
 
 @dataclass
@@ -117,14 +129,14 @@ class ModuleState:
     @staticmethod
     def _on_host(fqn: str, tensor: torch.Tensor) -> bool:
         """On the CPU, what the optimizer and the model mutate outside stream order: `step`, buffers."""
-        return tensor.device.type == "cpu" and (fqn.endswith(".step") or fqn.startswith("buffer."))
+        return tensor.device.type == "cpu" and (fqn.endswith(".step") or is_buffer(fqn))
 
     def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
         names: dict[torch.Tensor, str] = {p: name for name, p in self.model.named_parameters()}
         for parameter, name in names.items():
             yield f"model.{name}", parameter
         for name, buffer in persistent_buffers(self.model):
-            yield f"buffer.{name}", buffer
+            yield f"{BUFFER_PREFIX}{name}", buffer
         for parameter, state in self.optimizer.state.items():
             for key, value in state.items():
                 if not isinstance(value, torch.Tensor):

@@ -209,3 +209,24 @@ def test_a_restore_takes_the_buffer_from_a_snapshot_that_has_not_left_it(rank: R
     rank.cuda.finish()
     assert [set(rank.tensors[name].tolist()) for name in NAMES] == all_of(5.0)
     assert rank.held(0) == all_of(0.0)
+
+
+def test_the_next_forward_may_change_buffers_while_a_host_copy_runs(rank: Rank) -> None:
+    stager = host(rank)
+    copy = stager.launch(rank.slots[0], rank.tensors)
+    rank.change("buffer.mean", 20.0)
+    stager.guard()
+    rank.change("model.w", 20.0)
+    rank.finish(copy)
+    assert rank.held(0) == all_of(10.0)
+    assert stager.device_bytes == BYTES
+
+
+def test_two_host_copies_without_a_step_between_hold_what_they_were_launched_for(rank: Rank) -> None:
+    """An evaluation with statistics of its own, and the last save after it."""
+    stager = host(rank)
+    first = stager.launch(rank.slots[0], rank.tensors)
+    rank.change("buffer.mean", 20.0)
+    second = stager.launch(rank.slots[1], rank.tensors)
+    rank.finish(first, second)
+    assert (rank.held(0), rank.held(1)) == ([{10.0}, {10.0}], [{10.0}, {20.0}])
