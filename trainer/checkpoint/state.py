@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
@@ -48,7 +48,10 @@ class PlainControl:
 
 
 class Saveable(Protocol):
-    """The training state. Names are those on disk; what differs between ranks has `.rank<r>.` in its name."""
+    """The training state. Names are those on disk; what differs between ranks has `.rank<r>.` in its name.
+
+    If it has a `model` and an `optimizer`, `check_listed` sees to it that it lists all they have.
+    """
 
     def device_tensors(self) -> dict[str, torch.Tensor]:
         """Tensors where training lives; a DTensor, or a plain tensor that is equal on all ranks.
@@ -152,22 +155,57 @@ def persistent_buffers(model: torch.nn.Module) -> Iterable[tuple[str, torch.Tens
                 yield f"{prefix}.{name}" if prefix else name, buffer
 
 
+def check_listed(state: Saveable) -> None:
+    """Refuse a state that leaves out tensors of its own `model` and `optimizer`: a resumed run would differ.
+
+    And one whose names hide a buffer from a snapshot that runs beside the next forward. Of a state without those
+    two attributes nothing is known. Once a start: it looks at addresses only. Raises ValueError naming tensors.
+    """
+    model, optimizer = getattr(state, "model", None), getattr(state, "optimizer", None)
+    if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
+        return
+    if missing := unlisted(state, model, optimizer):
+        raise ValueError(f"not listed, so no checkpoint would hold them: {', '.join(missing)}")
+    buffers = {span for span in map(_span, model.buffers()) if span[0] < span[1]}
+    tensors = state.device_tensors().items()
+    if hidden := sorted(fqn for fqn, tensor in tensors if not is_buffer(fqn) and _span(tensor) in buffers):
+        raise ValueError(f"buffers, whose names must begin with '{BUFFER_PREFIX}': {', '.join(hidden)}")
+
+
 def unlisted(state: Saveable, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    """Tensors of model and optimizer that `state` does not save, by storage: a check for state classes."""
-    listed = {_address(t) for t in (*state.device_tensors().values(), *state.host_state().values())}
-    names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
-    everything: dict[str, Any] = {f"model.{name}": parameter for parameter, name in names.items()}
-    everything |= {f"buffer.{name}": buffer for name, buffer in persistent_buffers(model)}
-    for parameter, values in optimizer.state.items():
-        everything |= {f"optim.{names[parameter]}.{key}": value for key, value in values.items()}
+    """Tensors of model and optimizer that `state` does not save: by where they lie; on the host, also by name."""
+    host = state.host_state()
+    listed = {_span(tensor) for tensor in (*state.device_tensors().values(), *host.values())}
     return sorted(
         name
-        for name, value in everything.items()
-        if not isinstance(value, torch.Tensor) or (value.numel() and _address(value) not in listed)
+        for name, value in _everything(model, optimizer)
+        if name not in host and not (isinstance(value, torch.Tensor) and _lies_in(value, listed))
     )
 
 
-def _address(tensor: torch.Tensor) -> int:
+def _everything(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for number, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            names.setdefault(parameter, f"<parameter {place} of group {number}>")
+    for parameter, name in names.items():
+        yield f"model.{name}", parameter
+    for name, buffer in persistent_buffers(model):
+        yield f"{BUFFER_PREFIX}{name}", buffer
+    for parameter, values in optimizer.state.items():
+        for key, value in values.items():
+            yield f"optim.{names[parameter]}.{key}", value
+
+
+def _lies_in(tensor: torch.Tensor, spans: set[tuple[int, int]]) -> bool:
+    """Whether it is listed, or part of what is: parameters may be views of a flat one."""
+    span = start, end = _span(tensor)
+    return not tensor.numel() or span in spans or any(a <= start and end <= b for a, b in spans)
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of this rank's part."""
     from trainer.checkpoint.layout import local
 
-    return local(tensor).data_ptr()
+    part = local(tensor)
+    return part.data_ptr(), part.data_ptr() + part.nbytes
