@@ -38,7 +38,7 @@ from trainer.checkpoint.records import Attempt
 from trainer.checkpoint.restore import Loaded, Restorer
 from trainer.checkpoint.retention import sweep
 from trainer.checkpoint.staging import check_same, locals_of
-from trainer.checkpoint.state import Control, Restored, Saveable
+from trainer.checkpoint.state import Control, Restored, Saveable, check_listed
 from trainer.config import CheckpointConfig
 from trainer.events import Event, Ledger
 from trainer.paths import RunPaths
@@ -87,12 +87,14 @@ class CheckpointEngine:
     def open(self, control: Control, state: Saveable, *, layer: str = "") -> Restored:
         """Agree on where to go on, load it, and get ready to save. Collective over `control.group`.
 
-        Raises ArenaError, MismatchError, NothingLoadableError; TimeoutError or RuntimeError from the group.
+        Raises ValueError naming a tensor that the state does not list; ArenaError, MismatchError,
+        NothingLoadableError; TimeoutError or RuntimeError from the group.
         """
         if self._board is not None:
             self.abort()
         started = time.monotonic()
         self._control, self._state = control, state
+        check_listed(state)
         tensors = state.device_tensors()
         layout = plan(tensors, state.host_state(), control.group)
         planned = time.monotonic()

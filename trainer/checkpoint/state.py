@@ -184,7 +184,7 @@ def unlisted(state: Saveable, model: torch.nn.Module, optimizer: torch.optim.Opt
 
 
 def _everything(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for number, group in enumerate(optimizer.param_groups):
         for place, parameter in enumerate(group["params"]):
             names.setdefault(parameter, f"<parameter {place} of group {number}>")

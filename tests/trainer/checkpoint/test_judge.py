@@ -148,7 +148,7 @@ def test_snapshots_that_are_always_under_way_do_not_keep_auto_from_storage(
 ) -> None:
     court = Court(tmp_path, persist_every="auto", snapshot_every=1, overlap="wait")
     court.now.saving = True
-    actions = [court.action(step) for step in (19, 20, 40)]
+    actions = [court.action(step) for step in (18, 20, 40)]
     assert actions == [Action.SNAPSHOT, Action.PERSIST, Action.SNAPSHOT]
     vars(court.now).update(ending)
     assert court.action(41) is Action.PERSIST
