@@ -151,7 +151,7 @@ def test_snapshots_that_are_always_under_way_do_not_keep_auto_from_storage(
     actions = [court.action(step) for step in (18, 20, 40)]
     assert actions == [Action.SNAPSHOT, Action.PERSIST, Action.SNAPSHOT]
     vars(court.now).update(ending)
-    assert court.action(41) is Action.PERSIST
+    assert court.action(42) is Action.PERSIST
 
 
 def test_a_snapshot_that_is_not_whole_is_waited_for(tmp_path: Path) -> None:
