@@ -57,8 +57,9 @@ def test_a_stop_while_the_job_starts_is_a_planned_stop(start: StartJob, event: s
 
 def test_the_capacity_blocks_end_stops_the_run(start: StartJob) -> None:
     """Also without the fork server: each rank is an interpreter of its own then."""
-    job = start(config(recovery={"fork_server": False}), environment={"STEADFAST_STOP_AT": str(time.time() + 14)})
-    codes = job.wait(90, "pod")
+    endless = config(recovery={"fork_server": False}, loop={"steps": 1_000_000})
+    job = start(endless, environment={"STEADFAST_STOP_AT": str(time.time() + 30)})
+    codes = job.wait(120, "pod")
     assert codes["pod-0"] == codes["pod-1"] == 92, job.logs()
     assert {"Capacity Block" in record["reason"] for record in job.records("planned_stop")} == {True}
 
