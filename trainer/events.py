@@ -2,8 +2,8 @@
 
 Every process appends to a file of its own under `events/`, so no two writers share one. A record is one JSON
 line with the common fields `event`, `wall_s` (Unix time), `mono_s` (CLOCK_MONOTONIC), `host`, `boot`, `source`,
-`pod`, `pid`, and, from ranks, `attempt`, `rank` and
-`submission`; the rest depends on the event and is listed at its name.
+`pod`, `pid`, and, from ranks, `attempt`, `rank` and `submission`; the rest depends on the event and is listed at
+its name.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ class Event(StrEnum):
     RANK_WRITTEN = "rank_written"  # {step, generation, bytes, write_s, checksum_s, fsync_s}
     COMMITTED = "committed"  # rank 0: {step, generation, bytes, commit_s: launch to commit, end_s}
     SAVE_FAILED = "save_failed"  # {step, generation, error, in_a_row}
-    SAVE_SKIPPED = (
-        "save_skipped"  # rank 0: {step, kind: persist|snapshot, reason}; of a persist, memory may get one
-    )
+    SAVE_SKIPPED = "save_skipped"  # rank 0: {step, kind: persist|snapshot, reason}
     PRUNED = "pruned"  # {generation, reason}
     DRAIN = "drain"  # {start_s, end_s}
     PREPARED = "prepared"  # {duration_s, host_bytes, device_bytes, stage, writer}

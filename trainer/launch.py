@@ -140,11 +140,9 @@ class Launch:
 
     def _told_to_stop(self, when: str) -> Conclusion:
         """A stop that no rank took part in, and from where the run goes on."""
-        try:
-            after = f"starts from step {int(self._context.paths.progress.read_text())}"
-        except (OSError, ValueError):
-            after = "starts from the beginning: nothing was saved yet"
-        return Conclusion(ExitCode.PLANNED_STOP, f"told to stop {when}; a resumed run {after}")
+        step = progress.saved_step(self._context.paths)  # memory alone may have had it, and that goes with the pod
+        after = f"step {step} at the latest" if step else "the beginning: nothing was saved yet"
+        return Conclusion(ExitCode.PLANNED_STOP, f"told to stop {when}; a resumed run starts from {after}")
 
     def _supervise(self, number: int) -> Conclusion:
         """One life of ft_launcher."""

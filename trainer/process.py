@@ -93,9 +93,8 @@ class Process:
             ledger=self.ledger,
             device=self.device,
         )
-        if (
-            self.device.type == "cuda"
-        ):  # after the engine, which forks a process as long as this one has one thread
+        # the device after the engine, which forks a process as long as this one has one thread
+        if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.rank == 0:
             record_run(context, config, world_size=self.world_size, timeouts=self.timeouts)

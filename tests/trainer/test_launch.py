@@ -1,4 +1,4 @@
-"""The pod's entry, around small programs that stand where ft_launcher and nvrx-control are."""
+"""The pod's entry, around small programs that stand where ft_launcher is."""
 
 import importlib.util
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer import launch, store_host
+from trainer import launch
 from trainer.config import TrainConfig
 from trainer.events import read_ledger
 from trainer.exit_codes import ExitCode
@@ -331,49 +331,6 @@ def test_launcher_events_reach_the_ledger(conclude: Conclude, context: PodContex
 def test_no_endpoint_is_a_message(context: PodContext) -> None:
     with pytest.raises(SystemExit, match="--rdzv-endpoint"):
         launch.Launch(context, TrainConfig(), ["--nnodes", "1"])
-
-
-def start_store_host(context: PodContext, program: str) -> subprocess.Popen:
-    script = context.paths.root / "control.py"
-    script.write_text(textwrap.dedent(program))
-    starter = (
-        "import sys; from trainer import store_host; "
-        f"store_host.CONTROL = ({sys.executable!r}, {str(script)!r}); sys.exit(store_host.main(['--']))"
-    )
-    variables = {
-        "STEADFAST_RUN": "run",
-        "STEADFAST_RUN_DIR": str(context.paths.root),
-        "STEADFAST_DATA_DIR": "/",
-        "STEADFAST_SHM_DIR": "/",
-        "STEADFAST_CONFIG": '{"loop": {"steps": 10}}',
-        "POD_NAME": "c",
-        "POD_IP": "127.0.0.1",
-        "NODE_NAME": "n",
-    }
-    return subprocess.Popen([sys.executable, "-c", starter], env={**os.environ, **variables})
-
-
-CONTROL = "import pathlib, time; pathlib.Path({root!r}, 'starts').open('a').write('x'); time.sleep({life})"
-
-
-def test_the_store_host_starts_its_store_again_and_ends_with_the_run(context: PodContext) -> None:
-    process = start_store_host(context, CONTROL.format(root=str(context.paths.root), life=0.1))
-    starts = context.paths.root / "starts"
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and (not starts.exists() or len(starts.read_text()) < 2):
-        time.sleep(0.05)
-    progress.write_completion(context.paths, {"step": 10})
-    assert process.wait(20) == 0 and len(starts.read_text()) >= 2
-
-
-def test_the_store_host_told_to_go_does_not_claim_completion(context: PodContext) -> None:
-    process = start_store_host(context, CONTROL.format(root=str(context.paths.root), life=60))
-    starts = context.paths.root / "starts"
-    while not starts.exists():
-        time.sleep(0.05)
-    process.terminate()
-    assert process.wait(20) == ExitCode.PLANNED_STOP
-    assert store_host.LAST_READERS_S > 3  # nvrx-control's own grace for readers of its store
 
 
 def test_ft_launcher_waits_for_the_store(

@@ -34,7 +34,6 @@ from trainer.events import Event, Ledger
 from trainer.paths import RunPaths
 
 WRITE_THREADS = 4
-REGISTER_TIMEOUT_S = 300.0
 STEPS_TO_PEAK = 3
 
 
@@ -113,7 +112,7 @@ class SteadfastBackend(Backend):
             return CpuStager(self._layout)
         if self._config.stage == "device":
             return DeviceStager(self._layout, self._device, self._arena.registered)
-        return HostStager(self._layout, self._device, self._arena.registered, REGISTER_TIMEOUT_S)
+        return HostStager(self._layout, self._device, self._arena.registered)
 
     @property
     def landing(self) -> DeviceStager | None:
@@ -234,8 +233,12 @@ class SteadfastBackend(Backend):
             self._saves.mail.vote(leaves_room(self._layout.slot_bytes, self._device))
 
     def under_way(self) -> bool:
-        """See `Backend`."""
+        """See `Asked`."""
         return bool(self._saves.active)
+
+    def persisting(self) -> bool:
+        """See `Asked`."""
+        return any(save.persists for save in self._saves.active)
 
     def drain(self, timeout_s: float) -> bool:
         """See `Backend`."""

@@ -266,8 +266,12 @@ class ComparisonBackend(Backend):
             self._stop_told = True
 
     def under_way(self) -> bool:
-        """See `Backend`."""
+        """See `Asked`."""
         return self._pending is not None
+
+    def persisting(self) -> bool:
+        """See `Asked`."""
+        return self.under_way()
 
     @override
     def drain(self, timeout_s: float) -> bool:
@@ -296,7 +300,7 @@ class ComparisonBackend(Backend):
             return str(self._session.store.get(STOP_KEY).decode())
         return self._stop
 
-    def busy(self, *, persist: bool, pending: int | None) -> Busy | None:  # noqa: ARG002
+    def busy(self, *, persist: bool, pending: int | None) -> Busy | None:  # noqa: ARG002  no slots to count
         """See `Asked`."""
         if not persist:
             return Busy(f"{self._writer} has no memory tier")

@@ -27,6 +27,9 @@ class Asked(Protocol):
     def under_way(self) -> bool:
         """Whether a save is being copied or written."""
 
+    def persisting(self) -> bool:
+        """Whether one for storage is: `auto` waits for the first, which measures what it lacks."""
+
     def stop_seen(self) -> str | None:
         """Why to stop."""
 
@@ -51,8 +54,6 @@ class Judge:
         self._interval = Interval(config, restored_step, time.monotonic())
         self._cost = SaveCost()
         self._decided_s: float | None = None
-        self._known: tuple[float | None, int] | None = None
-        """How saves had ended when the last persist was decided."""
         self._stopping = False
         self._granted: int | None = None
         self.launched = False
@@ -78,28 +79,16 @@ class Judge:
             return Decision(step, Action.STOP, stage, wish)
         now_s = time.monotonic()
         due = self._interval.due(step, now_s)
-        if due is not None and not self._measuring():
+        if due is not None and not (self._interval.unmeasured and self._backend.persisting()):
             busy = self._busy(step, persist=True)
             if busy is None:
                 self._interval.saved(step, now_s)
-                self._known = self._endings()
                 return Decision(step, Action.PERSIST, stage, due)
             return self._instead(step, stage, due, busy)
         every = self._config.snapshot_every
         if not (every and step % every == 0):
             return Decision(step, Action.NONE, stage)
         return self._snapshot(step, stage, f"every {every} steps into memory")
-
-    def _measuring(self) -> bool:
-        """Whether a persist is under way that will tell `auto` what it lacks: another would only stand in line.
-
-        Snapshots may be under way at every step, so that alone is no reason to wait.
-        """
-        return self._interval.unmeasured and self._backend.under_way() and self._known == self._endings()
-
-    def _endings(self) -> tuple[float | None, int]:
-        """Changes with every persist that is committed or has failed."""
-        return self._backend.persist_s(), self._backend.failures_in_a_row()
 
     def _instead(self, step: int, stage: str, due: str, busy: Busy) -> Decision:
         """Of a persist that cannot begin."""

@@ -23,6 +23,7 @@ from trainer.checkpoint.worker import WriterProcess
 from trainer.checkpoint.writer import Request
 from trainer.events import Event, Ledger
 from trainer.paths import RunPaths
+from trainer.resilience.progress import tell_launcher
 
 log = logging.getLogger(__name__)
 
@@ -294,10 +295,7 @@ class Saves:
             commit_s=self.last_commit_s,
             end_s=outcome.end_s,
         )
-        progress = self._paths.progress
-        temporary = progress.with_name(f"{progress.name}.{save.position.attempt}.tmp")
-        temporary.write_text(str(save.position.step))
-        temporary.rename(progress)
+        tell_launcher(self._paths, save.position.step)
 
     def _finish(self, save: Save, *, error: str | None) -> None:
         save.done = save.slot_free = True

@@ -173,8 +173,10 @@ class DeviceStager:
             self._registered.wait(self._timeout_s)  # without the lock: the helper thread has other things to do
             self.send(waiting)
             self._give_up("the arena is not registered, and the next snapshot needs the device's buffer")
-        torch.cuda.current_stream().wait_stream(self._side)
         before.record()
+        torch.cuda.current_stream().wait_stream(
+            self._side
+        )  # for the last snapshot: this blocks training, and counts
         self._fill(tensors)
         after.record()
         self._waiting = copy = _DeviceCopy(self, slot, time.perf_counter() - started, before, after)
@@ -270,7 +272,11 @@ class HostStager:
     name = "host"
 
     def __init__(
-        self, layout: Layout, device: torch.device, registered: threading.Event, timeout_s: float
+        self,
+        layout: Layout,
+        device: torch.device,
+        registered: threading.Event,
+        timeout_s: float = REGISTER_TIMEOUT_S,
     ) -> None:
         self._layout, self._registered, self._timeout_s = layout, registered, timeout_s
         self._side = torch.cuda.Stream(device=device)

@@ -96,12 +96,17 @@ def saved_step(paths: RunPaths) -> int:
 
 def restored(paths: RunPaths, step: int) -> None:
     """A start goes on after `step`, which is progress, also when only memory had it: commits alone would make
-    ft_launcher end a run that advances. A note that is lost costs no more than that."""
+    ft_launcher end a run that advances."""
     if step > saved_step(paths):
-        try:
-            write_durably(paths.progress, str(step).encode())
-        except OSError as error:
-            log.warning("ft_launcher is not told of step %d: %s", step, error)
+        tell_launcher(paths, step)
+
+
+def tell_launcher(paths: RunPaths, step: int) -> None:
+    """For ft_launcher's no-progress rule. A note that is lost costs no more than that rule's patience."""
+    try:
+        write_durably(paths.progress, str(step).encode())
+    except OSError as error:
+        log.warning("ft_launcher is not told of step %d: %s", step, error)
 
 
 def write_completion(paths: RunPaths, values: dict[str, Any]) -> None:

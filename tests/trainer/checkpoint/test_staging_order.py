@@ -117,6 +117,15 @@ def test_a_snapshot_leaves_the_buffer_before_the_next_enters_though_the_helper_t
     assert (rank.held(0), rank.held(1)) == (all_of(10.0), all_of(20.0))
 
 
+def test_what_the_gpu_waits_for_the_last_snapshot_counts_as_blocked(rank: Rank) -> None:
+    rank.registered.set()
+    stager = DeviceStager(LAYOUT, CPU, rank.registered)
+    first = stager.launch(rank.slots[0], rank.tensors)
+    second = stager.launch(rank.slots[1], rank.tensors)
+    rank.finish(first, second)
+    assert second.blocked_s() > first.blocked_s()
+
+
 class RegisteredMeanwhile(threading.Event):
     """An arena whose registration ends while someone waits for it."""
 
