@@ -173,10 +173,8 @@ class DeviceStager:
             self._registered.wait(self._timeout_s)  # without the lock: the helper thread has other things to do
             self.send(waiting)
             self._give_up("the arena is not registered, and the next snapshot needs the device's buffer")
-        before.record()
-        torch.cuda.current_stream().wait_stream(
-            self._side
-        )  # for the last snapshot: this blocks training, and counts
+        before.record()  # what the GPU waits for the last snapshot blocks training too
+        torch.cuda.current_stream().wait_stream(self._side)
         self._fill(tensors)
         after.record()
         self._waiting = copy = _DeviceCopy(self, slot, time.perf_counter() - started, before, after)
