@@ -74,12 +74,13 @@ def plan(environment: Environment, request: Request, existing: Mapping[str, Any]
     """
     from k8s.training_job import run_manifests  # jsii: only when it is needed
 
-    target = request.steps or environment.training.loop.steps
+    steps = request.steps if request.steps is not None else _own_target(request, existing)
+    target = steps or environment.training.loop.steps
     faults, problems = _faults(request, environment, target)
     problems += _size_problems(environment, request)
     problems += _image_problems(request)
     submission = 1 + int(existing.get("submission", 0)) if existing else 1
-    spec = RunSpec(request.run, submission, request.image or PLACEHOLDER_IMAGE, tuple(faults), request.steps)
+    spec = RunSpec(request.run, submission, request.image or PLACEHOLDER_IMAGE, tuple(faults), steps)
     problems += _existing_problems(request, spec.training(environment) if target > 0 else None, existing)
     try:
         manifests = run_manifests(environment, spec)
@@ -93,6 +94,14 @@ def plan(environment: Environment, request: Request, existing: Mapping[str, Any]
             details=list(dict.fromkeys(problems)),
         )
     return Plan(environment, spec, manifests)
+
+
+def _own_target(request: Request, existing: Mapping[str, Any] | None) -> int | None:
+    """What a resumed run goes on to unless told otherwise: its own target, not the environment file's of today."""
+    try:
+        return int((existing or {})["config"]["loop"]["steps"]) if request.resume else None
+    except (KeyError, TypeError, ValueError):  # `_existing_problems` says what is wrong with it
+        return None
 
 
 def _faults(request: Request, environment: Environment, target: int) -> tuple[Sequence[Fault], list[str]]:

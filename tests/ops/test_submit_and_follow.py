@@ -140,6 +140,16 @@ def test_a_resumed_run_is_the_next_submission_and_may_grow(local: Environment, t
     assert any("loop.steps" in detail for detail in refusal.value.details)
 
 
+@pytest.mark.parametrize("steps", [60, 100])
+def test_a_resumed_run_goes_on_to_its_own_target(local: Environment, tmp_path: Path, steps: int) -> None:
+    """The file says 80: a run that began with fewer would train on beyond its end, one with more be refused."""
+    image, runs = local_image(local), LocalRuns(tmp_path)
+    first = Request("first", steps=steps, image=image, local=True)
+    runs.write_run_json("first", plan(local, first, None).run_json(None, {}))
+    again = plan(local, Request("first", resume=True, image=image, local=True), runs.run_json("first"))
+    assert again.training.loop.steps == steps
+
+
 def test_without_an_image_a_submission_to_aws_is_refused(local: Environment) -> None:
     with pytest.raises(InvalidInputError) as refusal:
         plan(local, Request("first"), None)
