@@ -1,68 +1,33 @@
-"""`steadfast`: the verbs, and nothing else. Each group of verbs is a module of ops.commands."""
+"""Entry of the `steadfast` command. Imports little itself: Ctrl-C finds it prepared from the first moment."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import sys
-from types import FrameType
-from typing import Any
 
-import typer
-from typer.core import TyperGroup
-
-from ops import failures
-from ops.commands import campaign, contents, demo, environment_files, infrastructure, nodes, runs
-
-INTERRUPTED = 130
-
-
-class Steadfast(TyperGroup):
-    """Ends every verb with its documented exit code and no traceback for a user's mistake."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the verb; what it raises becomes a message and a code."""
-        as_json = "--json" in ctx.args
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            sys.stderr.write("\nsteadfast: stopped\n")
-            ctx.exit(INTERRUPTED)
-        except Exception as error:
-            if isinstance(error, typer.Abort) or hasattr(error, "exit_code"):
-                raise  # typer's own: usage errors and exits
-            failure = failures.explain(error)
-            failures.show(failure, as_json=as_json)
-            ctx.exit(int(failure.code))
-
-
-app = typer.Typer(
-    cls=Steadfast,
-    name="steadfast",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    help="Environments for large-model training on Amazon EKS: one YAML file, its whole life.",
-    epilog="Exit codes: 0 done, 1 a bug or a failed verification, 2 invalid input, 3 refused to be safe, "
-    "4 something is left over, 5 the cloud or the cluster failed, 6 the training run failed.",
-)
-for group in (environment_files, infrastructure, contents, runs, campaign, nodes, demo):
-    group.register(app)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+from ops.interrupts import INTERRUPTED, heed
 
 
 def main() -> None:
-    """Entry of the `steadfast` command. SIGTERM ends it as Ctrl-C does, so that nothing is left behind."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    """Run a verb. SIGTERM and a closed terminal end it as Ctrl-C does, so that nothing is left behind."""
     try:
+        heed()
+        from ops.verbs import app  # a second of imports
+
         app()
+    except KeyboardInterrupt:
+        _end_interrupted()
     except SystemExit as end:
-        if end.code == INTERRUPTED:  # Ctrl-C reached jsii's Node process too; nothing is left to say goodbye to
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(INTERRUPTED)
+        if end.code == INTERRUPTED:  # typer's word for an interrupted verb
+            _end_interrupted()
         raise
+
+
+def _end_interrupted() -> None:
+    """At once: Ctrl-C reached jsii's Node process too, and nothing is left to say goodbye to."""
+    with contextlib.suppress(OSError):  # nobody may be reading any more
+        sys.stderr.write("\nsteadfast: stopped\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(INTERRUPTED)

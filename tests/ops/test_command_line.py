@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from ops.cli import app
+from ops.verbs import app
 
 pytestmark = pytest.mark.unit
 

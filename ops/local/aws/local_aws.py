@@ -129,7 +129,12 @@ class LocalAws:
             start_new_session=True,
         )
         log.close()
-        self._wait_until_announced(process)
+        try:
+            self._wait_until_announced(process)
+        except KeyboardInterrupt:  # it has not said yet who it is: nobody else could end it
+            process.kill()
+            process.wait()
+            raise
 
     def _wait_until_announced(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_LIMIT_S

@@ -57,6 +57,10 @@ class LocalCluster:
         """The name that marks everything of this cluster on the machine."""
         return self._layout.environment
 
+    def exists(self) -> bool:
+        """There are objects, and perhaps pods, whether or not a server runs."""
+        return self._layout.database.exists()
+
     def is_running(self) -> bool:
         """A server holds the environment's lock."""
         if not self._layout.lock.exists():
@@ -104,7 +108,12 @@ class LocalCluster:
                 cwd=Path(__file__).parents[3],
                 start_new_session=True,
             )
-        self._wait_until_ready(server)
+        try:
+            self._wait_until_ready(server)
+        except KeyboardInterrupt:  # it has not said yet who it is: nobody else could end it
+            server.kill()
+            server.wait()
+            raise
 
     def _wait_until_ready(self, server: subprocess.Popen[bytes] | None) -> None:
         deadline = time.monotonic() + _START_S
