@@ -16,7 +16,9 @@ from ops.errors import RefusedError, VerificationError
 from ops.files import write_atomically
 from ops.follow import End, outcome_of
 from ops.local.aws.local_aws import LocalAws
+from ops.local.holders import Holders
 from ops.local.kubernetes.cluster import LocalCluster
+from ops.local_use import refuse_if_used
 from ops.local_world import local_world, running_world, runs_of
 from ops.options import Call
 from ops.report.ledger import Ledger
@@ -115,7 +117,10 @@ def _start_clean(call: Call) -> None:
     )
     if others := sorted(runs - {CONTROL, FAULTED}):
         raise RefusedError(f"runs are under way in {call.environment.name}: {', '.join(others)}")
-    LocalCluster(call.state).stop()
+    holders = Holders(call.state)
+    with holders.changing():
+        refuse_if_used(call, holders)
+        LocalCluster(call.state).stop()
     for run in (CONTROL, FAULTED):
         shutil.rmtree(call.state / "fsx" / "runs" / run, ignore_errors=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +13,13 @@ from k8s.placement import GPU_TAINT
 from ops import data
 from ops.cluster import Cluster
 from ops.errors import CloudError
+from ops.follow import outcome_of
 from ops.local.aws.local_aws import LocalAws
+from ops.local.holders import Holders, Part
 from ops.local.kubernetes.cluster import ClusterError, LocalCluster
 from ops.local.kubernetes.nodes import NodeSpec
 from ops.local.node.substitutions import Substitutions
+from ops.local_use import in_use, keep_up
 from ops.options import Call
 from ops.runs import LocalRuns
 from ops.synth import cluster_documents
@@ -40,31 +42,25 @@ def runs_of(call: Call) -> LocalRuns:
 
 @contextmanager
 def local_world(call: Call, *, keep: bool = False) -> Iterator[World]:
-    """Bring up what is missing; take away at the end what was brought up here, unless `keep`.
+    """Bring up what is missing; it goes again with the last command that uses it.
 
-    Raises CloudError when the local Kubernetes does not start.
+    With `keep` it stays if all goes well. Raises CloudError when the local Kubernetes does not start.
     """
-    local = LocalCluster(call.state)
-    started = not local.is_running()
-    try:
-        yield _start(call, local)
-    except ClusterError as error:
-        raise CloudError(str(error)) from None
-    finally:
-        if started and not keep:
-            with _not_interrupted():
-                local.stop()
+    with in_use(call) as holders:
+        try:
+            with holders.changing():
+                world = _start(call, LocalCluster(call.state), holders)
+            yield world
+        except ClusterError as error:
+            raise CloudError(str(error)) from None
+        if keep:
+            keep_up(call)
 
 
-@contextmanager
-def _not_interrupted() -> Iterator[None]:
-    """A second Ctrl-C must not leave processes behind."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _keep_what_was_left_behind(holders: Holders, cluster: Cluster) -> None:
+    """Runs whose follower was killed go on: whoever comes upon them must not end them with its own."""
+    if not holders.others() and any(outcome_of(job) is None for job in cluster.jobs()):
+        holders.unmark(Part.KUBERNETES)
 
 
 def running_world(call: Call) -> World | None:
@@ -76,14 +72,14 @@ def running_world(call: Call) -> World | None:
     return World(call, cluster, runs_of(call), local.substitutions())
 
 
-def _start(call: Call, local: LocalCluster) -> World:
+def _start(call: Call, local: LocalCluster, holders: Holders) -> World:
     environment, root = call.environment, file_system(call)
     for folder in ("runs", "data"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     prepared = data.prepare(root / "data")
     if not prepared.reused:
         call.output.say(f"input: {prepared.train_tokens:,} tokens, {prepared.eval_tokens:,} held out")
-    deployed = LocalAws(call.state / "aws").is_running()  # then its stacks made volumes, its node groups nodes
+    deployed = _is_deployed(call, holders)
     nodes = [] if deployed else _nodes(environment)
     with call.output.working("starting the local Kubernetes"):
         kubeconfig = local.start(nodes, environment.kubernetes_version, Substitutions(root, PROJECT_ROOT))
@@ -91,7 +87,13 @@ def _start(call: Call, local: LocalCluster) -> World:
         if not deployed:
             wanted = cluster_documents(environment)
             cluster.apply(document for document in wanted if document["kind"] not in NOT_ON_THIS_MACHINE)
+    _keep_what_was_left_behind(holders, cluster)
     return World(call, cluster, runs_of(call), local.substitutions())
+
+
+def _is_deployed(call: Call, holders: Holders) -> bool:
+    """Then its stacks made volumes, its node groups nodes. An AWS that somebody only asks has made nothing."""
+    return LocalAws(call.state / "aws").is_running() and not holders.is_passing(Part.AWS)
 
 
 def _nodes(environment: Environment) -> list[NodeSpec]:

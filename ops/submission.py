@@ -10,11 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
 from k8s.names import control_name
 from ops.cluster import Cluster, is_ready, submission_of
 from ops.console import Output
 from ops.errors import CloudError, InvalidInputError, RefusedError, RunFailedError
 from ops.follow import End, Outcome, follow, outcome_of
+from ops.interrupts import not_interrupted
 from ops.outside_faults import Striker, from_outside, refuse_where_nobody_strikes, striking
 from ops.report.reference import ReferenceTime
 from ops.report.run_directory import NoSuchRunError, Run, load_run, write_report
@@ -103,9 +107,13 @@ def _remove_older(cluster: Cluster, run: str) -> None:
 def finish(world: World, planned: Plan, notes: Notes | None = None) -> Finished:
     """Follow the run to its end, write its report and keep a copy; does not judge the end."""
     spec, output = planned.spec, world.call.output
-    with striking(_striker(world, planned)) as struck:
-        told = partial(_told, notes, struck)
-        outcome = follow(world.cluster, spec.job_name, planned.training.loop.steps, output, told)
+    try:
+        with striking(_striker(world, planned)) as struck:
+            told = partial(_told, notes, struck)
+            outcome = follow(world.cluster, spec.job_name, planned.training.loop.steps, output, told)
+    except KeyboardInterrupt:
+        _let_go(world, planned)
+        raise
     if outcome.end in (End.REACHED, End.FAILED):  # the Job stays, for `status` and `logs`
         world.cluster.delete_submission(spec.name, spec.submission, keep_job=True)
     run = _records(world, spec.name, outcome)
@@ -113,6 +121,20 @@ def finish(world: World, planned: Plan, notes: Notes | None = None) -> Finished:
         return Finished(spec.name, outcome, None, None)
     summary, reports = keep_summary(run, world.reports(spec.name))
     return Finished(spec.name, outcome, summary, reports)
+
+
+def _let_go(world: World, planned: Plan) -> None:
+    """A run outlives its follower where the cluster does; in one that commands share it ends with its own."""
+    call, spec = world.call, planned.spec
+    if call.local:
+        from ops.local_use import goes_with_its_users
+
+        if goes_with_its_users(call):
+            with not_interrupted(), contextlib.suppress(ApiException, HTTPError):  # the cluster itself goes then
+                world.cluster.delete_submission(spec.name, spec.submission)
+            return
+    flag = " --local" if call.local else ""
+    call.output.say(f"the run goes on: `steadfast status {call.environment.name}{flag} --run {spec.name}`")
 
 
 def _striker(world: World, planned: Plan) -> Striker | None:

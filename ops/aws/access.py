@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -49,16 +51,28 @@ class Aws:
         return name or f"{self.environment.name}-archive-{self.account()}-{self.environment.region}"
 
 
-def aws_of(call: Call) -> Aws:
-    """Clients for the call. Raises InvalidInputError when the credentials belong to another account."""
-    if call.local:
-        from ops.aws.emulated import use_emulated
+@contextmanager
+def using_aws(call: Call) -> Iterator[Aws]:
+    """Clients for one verb. With --local what had to be started for it ends with it, unless another verb uses it.
 
-        use_emulated(call)
+    A verb that makes something which is to last says so by `ops.local_use.keep_up`. Raises as `aws_of` does.
+    """
+    if not call.local:
+        yield aws_of(call)
+        return
+    from ops.aws.emulated import use_emulated
+    from ops.local_use import in_use
+
+    with in_use(call) as holders:
+        use_emulated(call, holders)
+        yield Aws(call.environment, boto3.Session(region_name=call.environment.region))
+
+
+def aws_of(call: Call) -> Aws:
+    """Clients of the real AWS. Raises InvalidInputError when the credentials belong to another account."""
     environment = call.environment
-    profile = None if call.local else environment.profile
-    aws = Aws(environment, boto3.Session(profile_name=profile, region_name=environment.region))
-    if environment.account and not call.local and aws.account() != environment.account:
+    aws = Aws(environment, boto3.Session(profile_name=environment.profile, region_name=environment.region))
+    if environment.account and aws.account() != environment.account:
         raise InvalidInputError(
             f"account: the file says {environment.account} and the credentials belong to {aws.account()}",
             fix="use other credentials, or set `profile` in the file",

@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 from ops.local.aws.local_aws import LocalAws
+from ops.local.holders import Holders, Part
 from ops.local.kubernetes.cluster import LocalCluster
 from ops.local.node.substitutions import Substitutions
+from ops.local_use import refuse_if_used
 from ops.options import Call
 
 PROJECT_ROOT = Path(__file__).parent.parent.parent
@@ -18,20 +20,33 @@ def emulated(call: Call) -> LocalAws:
     return LocalAws(call.state / "aws", call.environment.region)
 
 
-def use_emulated(call: Call) -> None:
+def use_emulated(call: Call, holders: Holders) -> None:
     """Start Kubernetes and AWS, and point this process at them and at nothing else."""
-    cluster = LocalCluster(call.state)
-    kubeconfig = cluster.start(
-        [], call.environment.kubernetes_version, Substitutions(call.state / "fsx", PROJECT_ROOT)
-    )
-    local = emulated(call)
-    local.start(local.settings.model_copy(update={"kubeconfig": kubeconfig}))
+    cluster, local = LocalCluster(call.state), emulated(call)
+    with holders.changing():
+        kubeconfig = cluster.start(
+            [], call.environment.kubernetes_version, Substitutions(call.state / "fsx", PROJECT_ROOT)
+        )
+        if not local.is_running():
+            holders.mark(Part.AWS)
+        local.start(local.settings.model_copy(update={"kubeconfig": kubeconfig}))
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]
     os.environ.update(local.environ())
 
 
+def refuse_while_used(call: Call) -> None:
+    """Raises RefusedError when another command uses the emulated AWS or the local Kubernetes."""
+    holders = Holders(call.state)
+    with holders.changing():
+        refuse_if_used(call, holders)
+
+
 def stop_emulated(call: Call) -> None:
-    """End both, with every process of theirs."""
-    emulated(call).stop()
-    LocalCluster(call.state).stop()
+    """End both, with every process of theirs. Raises RefusedError as `refuse_while_used` does."""
+    holders = Holders(call.state)
+    with holders.changing():
+        refuse_if_used(call, holders)
+        emulated(call).stop()
+        LocalCluster(call.state).stop()
+        holders.unmark(*Part)

@@ -30,22 +30,24 @@ def data() -> None:
 
 def build(environment: EnvironmentArgument, local: LocalOption = False, as_json: JsonOption = False) -> None:
     """Build the image with the container engine of this machine."""
-    from ops.aws.access import aws_of
+    from ops.aws.access import using_aws
     from ops.aws.image import build as build_image
 
     call = Call.of(environment, local=local, as_json=as_json)
-    name = build_image(aws_of(call), call.output.say)
+    with using_aws(call) as aws:
+        name = build_image(aws, call.output.say)
     call.output.result({"image": name}, lambda console: console.print(name, markup=False))
 
 
 def push(environment: EnvironmentArgument, local: LocalOption = False, as_json: JsonOption = False) -> None:
     """Build and push the image, by CodeBuild where there is no engine, and write its digest into the file."""
     from environments.files import write_value
-    from ops.aws.access import aws_of
+    from ops.aws.access import using_aws
     from ops.aws.image import push as push_image
 
     call = Call.of(environment, local=local, as_json=as_json)
-    image = push_image(aws_of(call), call.output.say)
+    with using_aws(call) as aws:
+        image = push_image(aws, call.output.say)
     write_value(call.path, "image", image)
     result = {"image": image, "file": str(call.path)}
     call.output.result(result, lambda console: console.print(f"{call.path}: image: {image}", markup=False))
@@ -60,7 +62,7 @@ def put(
     as_json: JsonOption = False,
 ) -> None:
     """Upload a data set into the archive's input prefix; the file system shows it at /data."""
-    from ops.aws.access import aws_of
+    from ops.aws.access import using_aws
     from ops.aws.upload import check_data_set
     from ops.aws.upload import put as upload
 
@@ -68,5 +70,6 @@ def put(
     if not folder.is_dir():
         raise InvalidInputError(f"DIR: {folder} is not a folder")
     check_data_set(folder)
-    prefix = upload(aws_of(call), folder, call.output.say)
+    with using_aws(call) as aws:
+        prefix = upload(aws, folder, call.output.say)
     call.output.result({"prefix": prefix}, lambda console: console.print(prefix, markup=False))

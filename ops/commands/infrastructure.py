@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +14,10 @@ from environments.notes import notes
 from ops.errors import CloudError, InvalidInputError, RefusedError
 from ops.options import Call, EnvironmentArgument, JsonOption, LocalOption, YesOption
 from ops.price import estimate
+
+if TYPE_CHECKING:
+    from ops.aws.access import Aws
+    from ops.aws.inventory import Item
 
 SCALE_LIMIT_S = 1800.0
 EXPORT_LIMIT_S = 4 * 3600.0
@@ -45,18 +49,19 @@ def check(
     With --nodes an all-reduce over the nodes that are up; 5 if a size is below the instance table's bar.
     """
     from ops.aws import check as checks
-    from ops.aws.access import aws_of
+    from ops.aws.access import Aws, using_aws
 
     if nodes:
         _check_nodes(Call.of(environment, local=local, as_json=as_json))
         return
     call = Call.of(environment, local=local, as_json=as_json)
-    aws = aws_of(call)
-    if write:
-        _write_zone(call, checks.reservation(aws))
-        call = Call.of(environment, local=local, as_json=as_json)
-        aws = aws_of(call)
-    findings, price, remarks = checks.ask(aws), estimate(call.environment), notes(call.environment)
+    with using_aws(call) as aws:
+        if write:
+            _write_zone(call, checks.reservation(aws))
+            call = Call.of(environment, local=local, as_json=as_json)
+            aws = Aws(call.environment, aws.session)
+        findings = checks.ask(aws)
+    price, remarks = estimate(call.environment), notes(call.environment)
 
     def words(console: Console) -> None:
         checks.show(console, findings)
@@ -101,22 +106,32 @@ def deploy(
 ) -> None:
     """Deploy every stack in order. GPU nodes start at 0; `scale` brings them."""
     from ops.aws import check as checks
-    from ops.aws.access import aws_of
+    from ops.aws.access import using_aws
     from ops.aws.deploy import deploy as deploy_stacks
 
     call = Call.of(environment, local=local, as_json=as_json, yes=yes)
     price = estimate(call.environment)
     _ask_price(call, f"Deploy {call.environment.name} for USD {price.deployed_usd_h:,.2f} an hour?")
-    aws = aws_of(call)
-    if failed := checks.failed(checks.ask(aws)):
-        raise RefusedError("nothing was deployed", details=[f"{item.question}: {item.answer}" for item in failed])
-    outputs = deploy_stacks(aws, call.state, call.output.say, lambda: _refuse_under_a_run(call))
-    if call.environment.plugins == "by-cli":
-        _apply_plugins(call, outputs)
+    with using_aws(call) as aws:
+        if failed := checks.failed(checks.ask(aws)):
+            details = [f"{item.question}: {item.answer}" for item in failed]
+            raise RefusedError("nothing was deployed", details=details)
+        _keep_up(call)
+        outputs = deploy_stacks(aws, call.state, call.output.say, lambda: _refuse_under_a_run(call))
+        if call.environment.plugins == "by-cli":
+            _apply_plugins(call, outputs)
     call.output.result(
         {"environment": call.environment.name, "outputs": outputs},
         lambda console: console.print(f"{call.environment.name} is deployed; now `steadfast connect`, `scale`"),
     )
+
+
+def _keep_up(call: Call) -> None:
+    """Stacks, even those that fail, are there until `destroy`."""
+    if call.local:
+        from ops.local_use import keep_up
+
+        keep_up(call)
 
 
 def _apply_plugins(call: Call, outputs: dict[str, Any]) -> None:
@@ -146,13 +161,20 @@ def scale(
     as_json: JsonOption = False,
 ) -> None:
     """Set the number of GPU nodes. Refuses to take nodes from a run that is under way."""
-    from ops.aws.access import aws_of
-    from ops.aws.eks import node_group
-    from ops.aws.eks import scale as scale_group
+    from ops.aws.access import using_aws
 
     call = Call.of(environment, local=local, as_json=as_json, yes=yes)
     _check_size(call.environment, nodes)
-    aws = aws_of(call)
+    with using_aws(call) as aws:
+        reached = _scale(call, aws, nodes)
+    result = {"environment": call.environment.name, "nodes": reached}
+    call.output.result(result, lambda console: console.print(f"{call.environment.name}: {reached} GPU nodes"))
+
+
+def _scale(call: Call, aws: Aws, nodes: int) -> int:
+    from ops.aws.eks import node_group
+    from ops.aws.eks import scale as scale_group
+
     group = node_group(aws)
     if group is None:
         raise InvalidInputError(
@@ -167,11 +189,8 @@ def scale(
         )
         _ask_price(call, f"Scale {call.environment.name} to {nodes} nodes for about USD {hourly:,.2f} an hour?")
     with call.output.working(f"{call.environment.node_group}: {group.desired} to {nodes} nodes"):
-        reached = scale_group(aws, nodes, limit_s=SCALE_LIMIT_S, poll_s=0.5 if local else 5.0)
-    result = {"environment": call.environment.name, "nodes": reached.desired}
-    call.output.result(
-        result, lambda console: console.print(f"{call.environment.name}: {reached.desired} GPU nodes")
-    )
+        reached = scale_group(aws, nodes, limit_s=SCALE_LIMIT_S, poll_s=0.5 if call.local else 5.0)
+    return reached.desired
 
 
 def _refuse_outside_the_block(environment: Environment) -> None:
@@ -235,14 +254,15 @@ def connect(environment: EnvironmentArgument, local: LocalOption = False, as_jso
 
 def archive(environment: EnvironmentArgument, local: LocalOption = False, as_json: JsonOption = False) -> None:
     """Export everything that is only on the file system, and wait until it is in the archive."""
-    from ops.aws.access import aws_of
+    from ops.aws.access import using_aws
     from ops.aws.archive import export
 
     call = Call.of(environment, local=local, as_json=as_json)
-    aws = aws_of(call)
-    files = export(aws, call.output.say, limit_s=EXPORT_LIMIT_S, poll_s=0.5 if local else 10.0)
-    result = {"bucket": aws.bucket, "files": files}
-    call.output.result(result, lambda console: console.print(f"{files} files exported to {aws.bucket}"))
+    with using_aws(call) as aws:
+        files = export(aws, call.output.say, limit_s=EXPORT_LIMIT_S, poll_s=0.5 if local else 10.0)
+        bucket = aws.bucket
+    result = {"bucket": bucket, "files": files}
+    call.output.result(result, lambda console: console.print(f"{files} files exported to {bucket}"))
 
 
 def destroy(
@@ -255,13 +275,31 @@ def destroy(
     as_json: JsonOption = False,
 ) -> None:
     """Take the environment away, after the archive check, and prove that it is gone; 4 if something is left."""
-    from ops.aws.access import aws_of
-    from ops.aws.destroy import destroy as take_away
-    from ops.aws.destroy import doomed
-    from ops.aws.inventory import as_dicts, lines
+    from ops.aws.access import using_aws
+    from ops.aws.inventory import as_dicts
 
     call = Call.of(environment, local=local, as_json=as_json, yes=yes)
-    aws = aws_of(call)
+    with using_aws(call) as aws:
+        if not local:
+            items = _destroy(call, aws, purge=purge)
+        else:
+            from ops.aws.emulated import refuse_while_used, stop_emulated
+
+            refuse_while_used(call)
+            items = _destroy(call, aws, purge=purge)
+            stop_emulated(call)
+    result = {"environment": call.environment.name, "deleted": as_dicts(items), "purged": purge}
+    call.output.result(
+        result, lambda console: console.print(f"{call.environment.name} is gone: inventory is empty")
+    )
+
+
+def _destroy(call: Call, aws: Aws, *, purge: bool) -> list[Item]:
+    """What was taken away."""
+    from ops.aws.destroy import destroy as take_away
+    from ops.aws.destroy import doomed
+    from ops.aws.inventory import lines
+
     items = doomed(aws, purge=purge)
     for line in lines(items):
         call.output.say(f"  {line}")
@@ -269,30 +307,24 @@ def destroy(
         what = "and its archive, for ever" if purge else "and keep its archive"
         call.output.confirm(f"Destroy these {len(items)} things of {call.environment.name} {what}?")
         _refuse_runs(call, items)
-        take_away(aws, purge=purge, say=call.output.say, poll_s=0.5 if local else 5.0)
-    if local:
-        from ops.aws.emulated import stop_emulated
-
-        stop_emulated(call)
-    result = {"environment": call.environment.name, "deleted": as_dicts(items), "purged": purge}
-    call.output.result(
-        result, lambda console: console.print(f"{call.environment.name} is gone: inventory is empty")
-    )
+        take_away(aws, purge=purge, say=call.output.say, poll_s=0.5 if call.local else 5.0)
+    return items
 
 
-def _refuse_runs(call: Call, items: list[Any]) -> None:
+def _refuse_runs(call: Call, items: list[Item]) -> None:
     if any(item.kind == "EKS cluster" and item.state == "ACTIVE" for item in items):
         _refuse_under_a_run(call)
 
 
 def inventory(environment: EnvironmentArgument, local: LocalOption = False, as_json: JsonOption = False) -> None:
     """What AWS has of the environment, asked service by service."""
-    from ops.aws.access import aws_of
+    from ops.aws.access import using_aws
     from ops.aws.inventory import as_dicts, is_past_its_date, left_over, lines
     from ops.aws.inventory import inventory as ask
 
     call = Call.of(environment, local=local, as_json=as_json)
-    items = ask(aws_of(call))
+    with using_aws(call) as aws:
+        items = ask(aws)
     goes = left_over(items, purged=False)
 
     def words(console: Console) -> None:

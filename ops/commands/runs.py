@@ -21,7 +21,6 @@ from ops.report.verify import verify
 from ops.standing import Standing, from_directory, standing
 from ops.submission import (
     STOP_MARGIN_S,
-    Finished,
     finish,
     keep_summary,
     release_control,
@@ -29,9 +28,8 @@ from ops.submission import (
     stop_run,
     submit_run,
 )
-from ops.submit import Plan, Request, plan
+from ops.submit import Request, plan
 from ops.tree_digest import local_image
-from ops.world import World
 from ops.worlds import open_world
 from trainer.checkpoint.verify import verify_generation
 
@@ -88,22 +86,11 @@ def submit(
             job = planned.spec.job_name
             call.output.result({"run": run, "job": job}, lambda console: console.print(f"Job {job} is accepted"))
             return
-        finished = _finish(call, world, planned)
+        finished = finish(world, planned)
     show(call.output, finished)
     if as_json and finished.outcome.end is not End.REACHED:  # the one JSON object has said it
         raise typer.Exit(Code.RUN_FAILED)
     finished.raise_if_failed()
-
-
-def _finish(call: Call, world: World, planned: Plan) -> Finished:
-    try:
-        return finish(world, planned)
-    except KeyboardInterrupt:
-        if not call.local:
-            call.output.say(
-                f"the run goes on: `steadfast status {call.environment.name} --run {planned.spec.name}`"
-            )
-        raise
 
 
 def _reference(call: Call, control: str | None) -> ReferenceTime | None:

@@ -87,28 +87,68 @@ def test_the_demo_lives_a_whole_life_and_leaves_nothing_behind(state: Path) -> N
     assert {"summary.json", "report.html"} <= {path.name for path in report.iterdir()}
 
 
-def test_ctrl_c_ends_a_run_and_everything_with_it(state: Path) -> None:
-    child = subprocess.Popen(
-        [STEADFAST, "submit", "local", "--local", "--run", "cut", "--steps", "5000"],
+def submitted(state: Path, run: str, steps: int) -> subprocess.Popen[str]:
+    """A command that follows its run."""
+    return subprocess.Popen(
+        [STEADFAST, "submit", "local", "--local", "--run", run, "--steps", str(steps)],
         env=environ(state),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
+
+
+def wait_for_ranks(child: subprocess.Popen[str], state: Path, run: str) -> None:
+    events = state / "local" / "fsx" / "runs" / run / "events"
+    deadline_s = time.monotonic() + 180
+    while not list(events.glob("rank-*")):
+        assert time.monotonic() < deadline_s and child.poll() is None
+        time.sleep(0.2)
+
+
+def end(child: subprocess.Popen[str], number: signal.Signals) -> str:
+    """What an interrupted command said; it must end well."""
     try:
-        events = state / "local" / "fsx" / "runs" / "cut" / "events"
-        deadline_s = time.monotonic() + 180
-        while not list(events.glob("rank-*")):
-            assert time.monotonic() < deadline_s and child.poll() is None
-            time.sleep(0.2)
-        os.killpg(child.pid, signal.SIGINT)
+        os.killpg(child.pid, number)
         said, _ = child.communicate(timeout=60)
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
     assert child.returncode == 130, said
     assert "Traceback" not in said and said.rstrip().endswith("steadfast: stopped")
+    return said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_or_a_closed_terminal_ends_a_run_and_everything_with_it(
+    state: Path, number: signal.Signals
+) -> None:
+    child = submitted(state, "cut", 5000)
+    wait_for_ranks(child, state, "cut")
+    end(child, number)
+    assert left_behind(state) == []
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.4, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0])
+def test_ctrl_c_during_start_up_leaves_nothing(state: Path, after_s: float) -> None:
+    child = submitted(state, "cut", 5000)
+    time.sleep(after_s)
+    end(child, signal.SIGINT)
+    assert left_behind(state) == []
+
+
+def test_two_runs_at_once_and_ctrl_c_ends_one(state: Path) -> None:
+    first = submitted(state, "first", 5000)
+    wait_for_ranks(first, state, "first")
+    second = submitted(state, "second", 25)
+    deadline_s = time.monotonic() + 60
+    while not (state / "local" / "fsx" / "runs" / "second" / "run.json").exists():
+        assert time.monotonic() < deadline_s and second.poll() is None
+        time.sleep(0.2)
+    end(first, signal.SIGINT)
+    said, _ = second.communicate(timeout=180)
+    assert second.returncode == 0, said
     assert left_behind(state) == []
 
 
