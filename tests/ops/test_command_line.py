@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from ops.alone import alone
+from ops.options import Call
 from ops.verbs import app
 
 pytestmark = pytest.mark.unit
@@ -215,6 +218,15 @@ def test_errors_as_json_are_one_object(small: Path) -> None:
 def test_destroy_and_deploy_ask_and_nobody_answers(small: Path, home: Path) -> None:
     refused(steadfast("deploy", small), 2, "USD", "no terminal", "--yes")
     nothing_created(home)
+
+
+def test_a_second_deployment_is_told_of_the_first(small: Path, home: Path) -> None:
+    with alone(Call.of(str(small))):
+        for verb in ("deploy", "destroy"):
+            refused(
+                steadfast(verb, small, "--local", "--yes"), 3, "deployed or destroyed", f"process {os.getpid()}"
+            )
+    assert [path.name for path in (home / "state" / "small").iterdir()] == ["deploy.lock"]
 
 
 def test_a_data_set_without_shards(home: Path, small: Path) -> None:
