@@ -13,8 +13,9 @@ from ops.errors import Code, InvalidInputError, VerificationError
 from ops.follow import End
 from ops.options import Call, EnvironmentArgument, JsonOption, LocalOption, RunOption, local_folder
 from ops.report.compare import comparison_rows, same_result
-from ops.report.reference import ReferenceTime
-from ops.report.run_directory import NoSuchRunError, Run, control_reference, load_run
+from ops.report.control import control_problems
+from ops.report.reference import ReferenceTime, reference_time
+from ops.report.run_directory import NoSuchRunError, Run, load_run
 from ops.report.summary import Summary
 from ops.report.terminal import print_rows, print_summary
 from ops.report.verify import verify
@@ -94,13 +95,19 @@ def submit(
 
 
 def _reference(call: Call, control: str | None) -> ReferenceTime | None:
+    """Raises InvalidInputError with everything that speaks against the run as a control run."""
     if control is None:
         return None
-    root = _root(call, control)
-    found = control_reference(root)
+    run = load_run(_root(call, control))
+    problems = control_problems(run, call.environment.training, call.environment.world_size)
+    found = reference_time(run.ledger)
     if found is None:
+        problems.append("it did too few steps after its first 20 to give a step time")
+    if problems or found is None:
         raise InvalidInputError(
-            f"--control: run {control} did too few steps after its first 20 to give a step time"
+            f"--control: run {control} is no control run for this one",
+            details=problems,
+            fix=f"train one undisturbed: `steadfast submit {call.environment.name} --run NAME`, without --faults",
         )
     return found
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -213,6 +215,56 @@ def test_errors_as_json_are_one_object(small: Path) -> None:
     error = json.loads(result.stdout)["error"]
     assert (result.exit_code, error["code"]) == (2, 2)
     assert "--steps: 0 is below 1" in error["details"]
+
+
+def control_of(
+    home: Path, simulator: Callable[..., Any], *, faults: bool, steps: int = 30, **config: object
+) -> None:
+    """A whole run `control`, as it lies in the run directory."""
+    run_of(home, "control", **config)
+    sim = simulator()
+    sim.launch()
+    sim.processes()
+    sim.open(0)
+    if faults:
+        sim.fault("slow_rank")
+    sim.steps(steps)
+    sim.finish()
+    events = home / "state" / "small" / "fsx" / "runs" / "control" / "events"
+    events.mkdir()
+    (events / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sim.rows))
+
+
+def with_control(small: Path) -> Result:
+    """Refused in any case, for the steps, but after the control run was looked at."""
+    return steadfast("submit", small, "--local", "--run", "r", "--control", "control", "--steps", 0)
+
+
+def test_a_control_run_is_taken(home: Path, small: Path, simulator: Callable[..., Any]) -> None:
+    control_of(home, simulator, faults=False)
+    refused(with_control(small), 2, "--steps: 0 is below 1")
+
+
+def test_a_run_that_is_no_control_run_is_refused(home: Path, small: Path, simulator: Callable[..., Any]) -> None:
+    control_of(home, simulator, faults=True, steps=10, micro_batch_size=2)
+    words = (
+        "run control is no control run",
+        "not undisturbed",
+        "(f1)",
+        "loop.micro_batch_size: it had 2",
+        "too few",
+    )
+    refused(with_control(small), 2, *words)
+
+
+def test_a_run_that_ended_early_is_no_control_run(home: Path, small: Path, simulator: Callable[..., Any]) -> None:
+    control_of(home, simulator, faults=False)
+    small.write_text(GOOD.replace("nodes: 2", "nodes: 1"))
+    info = home / "state" / "small" / "fsx" / "runs" / "control" / "run.json"
+    info.write_text(json.dumps({**json.loads(info.read_text()), "world_size": 2}))
+    events = info.parent / "events" / "all.jsonl"
+    events.write_text("".join(line for line in events.read_text().splitlines(True) if '"final"' not in line))
+    refused(with_control(small), 2, "it had 2 ranks, and this run has 1", "not reached its target")
 
 
 def test_destroy_and_deploy_ask_and_nobody_answers(small: Path, home: Path) -> None:
