@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from ops.report.ledger import Ledger
 from ops.report.run_directory import Run
 from ops.report.summary import EmptyLedgerError, Summary
-from trainer.events import Event
+from trainer.checkpoint.records import COMMIT
+from trainer.events import Event, read_ledger
 
 SUM_TOLERANCE = 1e-3
 UNKNOWN_LIMIT = 1e-2
+POLL_S = 0.2
+PRUNED_RECORD_S = 10.0
+"""How long after a deletion its record may come: rank 0 writes it when it next looks at its writer."""
 
 LoadCheck = Callable[[Path], Sequence[object]]
 """Problems of a generation that should load, as they are printed; none when it does."""
@@ -85,14 +91,33 @@ def _recoveries(summary: Summary) -> list[str]:
 
 def _generations(run: Run, check_generation: LoadCheck) -> list[str]:
     """Every generation counted as committed is there and loads, unless the run has pruned it."""
-    problems = []
-    pruned = {str(record.fields["generation"]) for record in run.ledger.of_event(Event.PRUNED)}
     committed = dict.fromkeys(str(r.fields["generation"]) for r in run.ledger.of_event(Event.COMMITTED))
-    for name in committed:
-        path = run.paths.checkpoints / name
-        if not path.is_dir():
-            if name not in pruned:
-                problems.append(f"{path}: counted as committed, never pruned, and not there")
-        else:
-            problems += [str(problem) for problem in check_generation(path)]
-    return problems
+    pruned = _pruned(run.ledger)
+    found = {name: _problems_of(run, name, check_generation) for name in committed if name not in pruned}
+    suspects = {name: problems for name, problems in found.items() if problems}
+    pruned_meanwhile = _pruned_meanwhile(run, suspects)
+    return [problem for name, problems in suspects.items() if name not in pruned_meanwhile for problem in problems]
+
+
+def _problems_of(run: Run, name: str, check_generation: LoadCheck) -> list[str]:
+    path = run.paths.checkpoints / name
+    if not path.is_dir():
+        return [f"{path}: counted as committed, never pruned, and not there"]
+    return [str(problem) for problem in check_generation(path)]
+
+
+def _pruned_meanwhile(run: Run, suspects: Collection[str]) -> set[str]:
+    """What a live run deleted while it was looked at. Its record follows the deletion: wait for it."""
+    if not suspects:
+        return set()
+    live, deadline_s = not run.ledger.of_event(Event.FINAL), time.monotonic() + PRUNED_RECORD_S
+    while True:
+        pruned = _pruned(Ledger.of(read_ledger(run.paths.events)))
+        deleted = {name for name in suspects if not (run.paths.checkpoints / name / COMMIT).exists()}
+        if deleted <= pruned or not live or time.monotonic() > deadline_s:
+            return pruned
+        time.sleep(POLL_S)
+
+
+def _pruned(ledger: Ledger) -> set[str]:
+    return {str(record.fields["generation"]) for record in ledger.of_event(Event.PRUNED)}

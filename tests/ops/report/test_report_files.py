@@ -92,8 +92,7 @@ def test_verification_finds_a_generation_that_is_gone_or_does_not_load(run_root:
     assert problems[1] == "step-00000020.2: block 3 is damaged"
 
 
-def test_a_pruned_generation_need_not_be_there(run_root: Path) -> None:
-    (run_root / "checkpoints" / "step-00000010.1").rmdir()
+def record_pruned(run_root: Path) -> None:
     row = {
         "event": "pruned",
         "wall_s": 1_700_000_110.0,
@@ -102,7 +101,40 @@ def test_a_pruned_generation_need_not_be_there(run_root: Path) -> None:
         "generation": "step-00000010.1",
     }
     (run_root / "events" / "more.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def test_a_pruned_generation_need_not_be_there(run_root: Path) -> None:
+    (run_root / "checkpoints" / "step-00000010.1").rmdir()
+    record_pruned(run_root)
     assert verify(load_run(run_root), no_problems) == []
+
+
+def test_a_generation_that_a_live_run_prunes_under_the_check_is_not_damaged(
+    run_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = run_root / "events" / "all.jsonl"
+    events.write_text("".join(line for line in events.read_text().splitlines(True) if '"final"' not in line))
+    records = iter([lambda: None, lambda: record_pruned(run_root)])  # not at once: rank 0 is in a step
+    monkeypatch.setattr("time.sleep", lambda _: next(records)())
+
+    def prune(path: Path) -> list[str]:
+        if path.name != "step-00000010.1":
+            return []
+        path.rmdir()
+        return [f"{path}/commit.json: No such file or directory"]
+
+    assert verify(load_run(run_root), prune) == []
+
+
+def test_a_generation_of_a_live_run_that_went_without_a_record_is_named(
+    run_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ops.report.verify.PRUNED_RECORD_S", 0.0)
+    events = run_root / "events" / "all.jsonl"
+    events.write_text("".join(line for line in events.read_text().splitlines(True) if '"final"' not in line))
+    (run_root / "checkpoints" / "step-00000010.1").rmdir()
+    [problem] = verify(load_run(run_root), no_problems)
+    assert "step-00000010.1: counted as committed" in problem
 
 
 def test_verification_finds_a_summary_that_was_changed(run_root: Path) -> None:
