@@ -50,6 +50,7 @@ def record_run(context: PodContext, config: TrainConfig, *, world_size: int, tim
         "world_size": world_size,
         "versions": versions(),
         "timeouts": asdict(timeouts),
+        "faults": json.loads(context.faults_json),
     }
     if record != before:
         write_durably(path, json.dumps(record, indent=1).encode())

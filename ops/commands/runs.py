@@ -240,6 +240,8 @@ def _shown(console: Console, summary: Summary, folder: Path) -> None:
 
 
 def _verify(call: Call, loaded: Run) -> None:
+    for fault in loaded.summary().not_struck:
+        call.output.say(str(fault))
     problems = verify(loaded, verify_generation)
     if problems:
         raise VerificationError(f"run {loaded.info.run} does not verify", details=problems)

@@ -9,7 +9,15 @@ from importlib import resources
 from jinja2 import Environment as Templates
 from jinja2 import StrictUndefined
 
-from ops.report.rows import bucket_rows, checkpoint_rows, fault_header, fault_rows, total_rows
+from ops.report.rows import (
+    bucket_rows,
+    checkpoint_rows,
+    fault_header,
+    fault_rows,
+    total_rows,
+    unstruck_header,
+    unstruck_rows,
+)
 from ops.report.summary import Summary
 
 _CAPTIONS = {
@@ -35,5 +43,7 @@ def render_page(summary: Summary, plots: Mapping[str, bytes]) -> str:
         buckets=bucket_rows(summary),
         fault_header=fault_header(),
         faults=fault_rows(summary),
+        unstruck_header=unstruck_header(),
+        unstruck=unstruck_rows(summary),
         images=images,
     )

@@ -66,6 +66,19 @@ def fault_rows(summary: Summary) -> list[Row]:
     ]
 
 
+def unstruck_header() -> Row:
+    """Column names of `unstruck_rows`."""
+    return ("fault", "class", "rank", "step", "phase", "why")
+
+
+def unstruck_rows(summary: Summary) -> list[Row]:
+    """One row per fault that was planned and did not strike."""
+    return [
+        (fault.id, fault.class_, str(fault.rank), str(fault.step), fault.phase, fault.why or "not known")
+        for fault in summary.not_struck
+    ]
+
+
 def _since_fault(t: list[float | None], mark: int) -> float | None:
     begin, end = t[0], t[mark]
     return None if begin is None or end is None else end - begin

@@ -50,6 +50,7 @@ def load_info(paths: RunPaths) -> RunInfo:
             versions={name: str(version) for name, version in (raw.get("versions") or {}).items()},
             storage=raw.get("storage") or file_system_type(paths.root),
             t_ref=raw.get("t_ref"),
+            faults=raw.get("faults") or [],
         )
     except FileNotFoundError:
         raise NoSuchRunError(f"{paths.root}: there is no run.json, so this is not a run directory") from None

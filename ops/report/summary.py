@@ -13,7 +13,9 @@ from ops.report.ledger import Ledger
 from ops.report.recovery import FaultFigures, fault_figures
 from ops.report.reference import ReferenceTime
 from ops.report.steps import attempts, lost_steps, useful_steps
+from ops.report.unstruck import UnstruckFault, unstruck_faults
 from trainer.events import Event
+from trainer.faults.schema import Fault
 
 SCHEMA = "steadfast/summary/1"
 
@@ -52,6 +54,8 @@ class Summary(BaseModel):
     checkpoint: CheckpointFigures
     buckets_s: dict[str, float]
     faults: list[FaultFigures]
+    not_struck: list[UnstruckFault] = []
+    """Planned by the newest submission, without a record that they struck."""
     final_loss: float | None
     params_sha256: str | None
     """Of sorted names, dtype, shape and full-tensor bytes. Null when the target was not reached."""
@@ -81,6 +85,7 @@ class RunInfo(BaseModel):
     versions: dict[str, str] = {}
     storage: str | None = None
     t_ref: ReferenceTime | None = None
+    faults: list[Fault] = []
 
 
 class EmptyLedgerError(Exception):
@@ -109,6 +114,7 @@ def summarize(ledger: Ledger, info: RunInfo) -> Summary:
         checkpoint=checkpoint_figures(ledger, t_ref),
         buckets_s=buckets_s(ledger, t_ref.median_s if t_ref else None),
         faults=fault_figures(ledger),
+        not_struck=unstruck_faults(ledger, info.faults),
         final_loss=final.get("final_loss"),
         params_sha256=final.get("params_sha256"),
     )

@@ -6,7 +6,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ops.report.rows import Row, bucket_rows, checkpoint_rows, fault_header, fault_rows, total_rows
+from ops.report.rows import (
+    Row,
+    bucket_rows,
+    checkpoint_rows,
+    fault_header,
+    fault_rows,
+    total_rows,
+    unstruck_header,
+    unstruck_rows,
+)
 from ops.report.summary import Summary
 
 
@@ -14,6 +23,8 @@ def print_summary(console: Console, summary: Summary) -> None:
     """Faults first, then totals, saves and buckets."""
     if summary.faults:
         console.print(_table("Faults (seconds after each struck)", fault_header(), fault_rows(summary)))
+    if summary.not_struck:
+        console.print(_table("Planned faults that did not strike", unstruck_header(), unstruck_rows(summary)))
     console.print(_table(f"Run {summary.run}", None, total_rows(summary)))
     console.print(_table("Checkpoints", None, checkpoint_rows(summary)))
     console.print(_table("Where the time went", None, bucket_rows(summary)))

@@ -267,6 +267,18 @@ def test_a_run_that_ended_early_is_no_control_run(home: Path, small: Path, simul
     refused(with_control(small), 2, "it had 2 ranks, and this run has 1", "not reached its target")
 
 
+def test_verification_names_planned_faults_that_never_struck(
+    home: Path, small: Path, simulator: Callable[..., Any]
+) -> None:
+    control_of(home, simulator, faults=False, steps=40)
+    info = home / "state" / "small" / "fsx" / "runs" / "control" / "run.json"
+    faults = [{"id": "never", "class": "sigkill", "rank": 1, "step": 7, "phase": "recovery"}]
+    info.write_text(json.dumps({**json.loads(info.read_text()), "faults": faults}))
+    result = steadfast("report", small, "--local", "--run", "control", "--verify")
+    assert result.exit_code == 0, result.output
+    assert "fault never (sigkill, rank 1, step 7, phase recovery) did not strike: no other fault" in result.output
+
+
 def test_destroy_and_deploy_ask_and_nobody_answers(small: Path, home: Path) -> None:
     refused(steadfast("deploy", small), 2, "USD", "no terminal", "--yes")
     nothing_created(home)

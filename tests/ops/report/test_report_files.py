@@ -76,6 +76,46 @@ def test_the_terminal_shows_every_fault_and_the_totals(run_root: Path) -> None:
         assert expected in text
 
 
+def plan_faults(run_root: Path, *faults: dict[str, Any]) -> None:
+    path = run_root / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "faults": list(faults)}))
+
+
+STRUCK = {"id": "f1", "class": "sigkill", "rank": 1, "step": 14}
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ({"step": 12, "phase": "recovery"}, "no other fault struck at step 12, so there was no recovery"),
+        ({"step": 14, "phase": "recovery"}, None),
+        ({"step": 13, "phase": "save"}, "rank 0 began no save at step 13"),
+        ({"step": 25}, "no rank came to its step; the newest step is 20"),
+        ({"step": 13, "class": "node_loss"}, "nobody followed the run"),
+    ],
+)
+def test_a_planned_fault_that_never_struck_is_named_everywhere(
+    run_root: Path, fault: dict[str, Any], why: str | None
+) -> None:
+    plan_faults(run_root, STRUCK, {"id": "never", "class": "exception", "rank": 0, **fault})
+    summary = write_report(load_run(run_root))
+    [named] = summary.not_struck
+    assert named.id == "never" and (named.why or "").startswith(why or "")
+    assert (named.why is None) == (why is None) and "fault never (" in str(named)
+    console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
+    print_summary(console, summary)
+    for text in (console.export_text(), (run_root / "report" / "report.html").read_text()):
+        assert "Planned faults that did not strike" in text and "never" in text
+    assert verify(load_run(run_root), no_problems) == []
+
+
+def test_faults_that_struck_are_not_named_as_missing(run_root: Path) -> None:
+    plan_faults(run_root, STRUCK)
+    summary = write_report(load_run(run_root))
+    assert summary.not_struck == []
+    assert "did not strike" not in (run_root / "report" / "report.html").read_text()
+
+
 def test_a_good_run_verifies(run_root: Path) -> None:
     run = load_run(run_root)
     assert verify(run, no_problems) == []
