@@ -47,8 +47,10 @@ class RefusedError(ValueError):
 
 PATTERNS: dict[str, str] = {
     r"^(\d+|\d+(\.\d+)?s|auto)$": "a number of steps, seconds such as 90s, or auto",
+    r"^[a-z0-9][a-z0-9-]{0,39}$": "at most 40 lower-case letters, digits and -, the first no -",
 }
-"""What a pattern asks for, in words. The first is the training configuration's, which knows nothing of us."""
+"""What a pattern asks for, in words. These are the training configuration's and the fault file's of `trainer`,
+which knows nothing of us."""
 
 
 def text(pattern: str, allowed: str, min_length: int | None = None, max_length: int | None = None) -> Any:

@@ -99,11 +99,15 @@ def _problem(item: Any, root: type[BaseModel]) -> Problem:
         case "string_too_long" | "string_too_short" | "too_long":
             return _length(path, value, item["type"], context)
         case _ if value is None:
-            required = len(item["loc"]) == 1 and root.model_fields[path].is_required()
+            required = len(item["loc"]) == 1 and _is_required(root, path)
             fix = "give it a value" if required else "give it a value, or remove the line"
             return Problem(path, "is empty", _allowed(item), fix)
         case _:
             return Problem(path, f"is {shown(value)}", _allowed(item), "change it")
+
+
+def _is_required(root: type[BaseModel], name: str) -> bool:
+    return any(field.is_required() for key, field in root.model_fields.items() if name in (key, field.alias))
 
 
 def _allowed(item: Any) -> str:
@@ -145,7 +149,7 @@ def _fields_at(root: type[BaseModel], loc: Place) -> list[str]:
     model: Any = root
     for part in loc:
         model = _inside(model, part)
-    return list(getattr(model, "model_fields", {}))
+    return [field.alias or name for name, field in getattr(model, "model_fields", {}).items()]
 
 
 def _inside(model: Any, part: int | str) -> Any:

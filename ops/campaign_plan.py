@@ -13,6 +13,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from environments.shapes import from_pydantic
 from ops.errors import InvalidInputError
 from trainer.config import Settings, TrainConfig, parse_interval
 from trainer.faults.schema import FROM_OUTSIDE, Fault, FaultClass, Phase
@@ -113,9 +114,7 @@ def load_spec(path: Path) -> CampaignSpec:
     try:
         return CampaignSpec.model_validate(data or {})
     except ValidationError as error:
-        details = [
-            f"{'.'.join(map(str, item['loc'])) or '(whole file)'}: {item['msg']}" for item in error.errors()
-        ]
+        details = [str(problem) for problem in from_pydantic(error, CampaignSpec)]
         raise InvalidInputError(f"{path} is not a campaign", details=details, fix="docs/campaigns.md") from None
 
 

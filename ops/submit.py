@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from environments.environment import Environment
+from environments.problems import Problem
+from environments.shapes import from_pydantic
 from k8s.resources import DoesNotFitError
 from k8s.run_spec import InvalidRunError, RunSpec
 from ops.errors import InvalidInputError
@@ -119,7 +121,14 @@ def _faults(request: Request, environment: Environment, target: int) -> tuple[Se
         world_size=environment.world_size,
         target_step=target,
         eval_every=environment.training.loop.eval_every,
+        explain=_explain_fault,
     )
+
+
+def _explain_fault(error: ValidationError) -> list[Problem]:
+    """As problems of environment files are told."""
+    found = from_pydantic(error, Fault)
+    return [replace(problem, field="whole entry") if problem.field == "file" else problem for problem in found]
 
 
 def _size_problems(environment: Environment, request: Request) -> list[str]:

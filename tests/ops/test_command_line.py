@@ -136,6 +136,31 @@ def test_a_wrong_fault_file(home: Path, small: Path, entry: str, words: tuple[st
     nothing_created(home)
 
 
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (
+            "id: a, class: nan, step: 5, ranc: 1",
+            "entry 0 (a): ranc: is not a field; unknown fields are refused; did you",
+        ),
+        ("id: a, clas: nan, step: 5", "entry 0 (a): class: is missing; the field is required; add it"),
+        ("id: a, class: , step: 5", "entry 0 (a): class: is empty"),
+        ("id: a, class: nan, step: 0", "entry 0 (a): step: is 0; greater than or equal to 1; change it"),
+        ("id: a, class: nan, step: soon", "entry 0 (a): step: is 'soon'; a whole number; change it"),
+        ("id: A_b, class: nan, step: 5", "entry 0 (A_b): id: is 'A_b'; at most 40 lower-case letters"),
+        ("id: a, class: sigkil, step: 5", "entry 0 (a): class: is 'sigkil'; 'exception',"),
+    ],
+)
+def test_problems_of_a_fault_file_say_where_why_and_how_to_mend(
+    home: Path, small: Path, entry: str, problem: str
+) -> None:
+    faults = home / "faults.yaml"
+    faults.write_text(f"- {{{entry}}}\n- just text\n")
+    second = "entry 1: whole entry: is 'just text'; a section with fields; change it"
+    result = steadfast("submit", small, "--local", "--run", "r", "--faults", faults)
+    refused(result, 2, f"{faults}: {problem}", f"{faults}: {second}")
+
+
 def test_a_fault_file_that_is_not_there(home: Path, small: Path) -> None:
     refused(steadfast("submit", small, "--local", "--run", "r", "--faults", home / "no.yaml"), 2, "no.yaml")
 

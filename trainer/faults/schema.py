@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -65,18 +66,30 @@ class Fault(Settings):
 _FILE = TypeAdapter(list[Fault])
 
 
+Explain = Callable[[ValidationError], Iterable[object]]
+"""Problems of one entry's shape, each with its field and fix."""
+
+
+def _in_pydantic_s_words(error: ValidationError) -> Iterable[str]:
+    return [f"{'.'.join(map(str, item['loc'])) or 'whole entry'}: {item['msg']}" for item in error.errors()]
+
+
 def parse_faults(
-    data: Any, *, source: str, world_size: int, target_step: int, eval_every: int | None = None
+    data: Any,
+    *,
+    source: str,
+    world_size: int,
+    target_step: int,
+    eval_every: int | None = None,
+    explain: Explain = _in_pydantic_s_words,
 ) -> tuple[list[Fault], list[str]]:
     """`(faults, problems)` of a parsed fault file. Every problem names file, entry, field and fix.
 
     `eval_every` is `loop.eval_every`; None: faults of the evaluation are not held against it.
     """
-    try:
-        faults = _FILE.validate_python(data)
-    except ValidationError as error:
-        return [], [_explain(source, item, data) for item in error.errors()]
-    problems = []
+    faults, problems = _entries(data, source, explain)
+    if problems:
+        return [], problems
     seen: set[str] = set()
     for number, fault in enumerate(faults):
         where = f"{source}: entry {number} ({fault.id})"
@@ -85,10 +98,14 @@ def parse_faults(
         seen.add(fault.id)
         if fault.rank >= world_size:
             problems.append(
-                f"{where}: rank: {fault.rank} is out of range; the job has ranks 0 to {world_size - 1}"
+                f"{where}: rank: {fault.rank} is out of range; the job has ranks 0 to {world_size - 1}; "
+                "name one of them"
             )
         if fault.step > target_step:
-            problems.append(f"{where}: step: {fault.step} is beyond the target step {target_step}; it never fires")
+            problems.append(
+                f"{where}: step: {fault.step} is beyond the target step {target_step}; it never fires; "
+                "name an earlier step, or train longer"
+            )
         elif problem := _never_reached(fault, eval_every):
             problems.append(f"{where}: {problem}; it never fires")
     return faults, problems
@@ -108,16 +125,18 @@ def _never_reached(fault: Fault, eval_every: int | None) -> str | None:
     return None
 
 
-def _explain(source: str, item: Any, data: Any) -> str:
-    location = [str(part) for part in item["loc"]]
-    entry = ""
-    if location and location[0].isdigit() and isinstance(data, list):
-        raw = data[int(location[0])]
-        name = raw.get("id") if isinstance(raw, dict) else None
-        entry = f"entry {location[0]}" + (f" ({name})" if name else "") + ": "
-        location = location[1:]
-    field = ".".join(location) or "(whole entry)"
-    return f"{source}: {entry}{field}: {item['msg']}"
+def _entries(data: Any, source: str, explain: Explain) -> tuple[list[Fault], list[str]]:
+    if not isinstance(data, list):
+        return [], [f"{source}: holds no list; a fault file is a list of entries; begin each with `- {{id: …`"]
+    faults, problems = [], []
+    for number, entry in enumerate(data):
+        try:
+            faults.append(Fault.model_validate(entry))
+        except ValidationError as error:
+            name = entry.get("id") if isinstance(entry, dict) else None
+            where = f"{source}: entry {number}" + (f" ({name})" if name else "")
+            problems += [f"{where}: {problem}" for problem in explain(error)]
+    return faults, problems
 
 
 def dump_faults(faults: list[Fault]) -> str:
