@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from environments.environment import Environment
 from k8s.run_spec import RunSpec
+from ops.errors import InvalidInputError
 from ops.files import write_atomically
 from ops.tree_digest import local_image
 
@@ -46,8 +48,10 @@ def synthesize(
 ) -> Synthesized:
     """Write `out/*.template.json` (a cloud assembly) and `out/manifests/*.yaml`.
 
-    Without an image there is no Job, and the result says so. Raises InvalidRunError.
+    Without an image there is no Job, and the result says so. Raises InvalidRunError, and InvalidInputError when
+    nothing can be written there.
     """
+    _check_writable(out)
     from infra.app import build  # jsii starts a Node process: only when it is needed
     from k8s.manifest import manifests
     from k8s.training_job import run_manifests
@@ -67,6 +71,18 @@ def synthesize(
         manifests=sorted(written),
         left_out=None if image else "no Job: `image` is not set; `steadfast image push` sets it, or pass --image",
     )
+
+
+def _check_writable(folder: Path) -> None:
+    """Before jsii, whose Node process fails in its own words, or never ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InvalidInputError(
+            f"--out: {folder}: {error.strerror or error}", fix="name a folder that you may write to"
+        ) from None
 
 
 def plugin_charts(environment: Environment, volume: LustreVolume | None = None) -> Sequence[Any]:

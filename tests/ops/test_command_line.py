@@ -309,6 +309,12 @@ def test_destroy_and_deploy_ask_and_nobody_answers(small: Path, home: Path) -> N
     nothing_created(home)
 
 
+def test_synthesis_into_a_folder_that_takes_no_files(home: Path, small: Path) -> None:
+    (home / "file").touch()
+    for folder, why in ((home / "file" / "out", "Not a directory"), (Path("/proc/nothing"), "No such file")):
+        refused(steadfast("synth", small, "--out", folder), 2, f"--out: {folder}: {why}", "may write to")
+
+
 def test_a_second_deployment_is_told_of_the_first(small: Path, home: Path) -> None:
     with alone(Call.of(str(small))):
         for verb in ("deploy", "destroy"):
