@@ -121,6 +121,7 @@ def _start_clean(call: Call) -> None:
     with holders.changing():
         refuse_if_used(call, holders)
         LocalCluster(call.state).stop()
+        holders.forget()
     for run in (CONTROL, FAULTED):
         shutil.rmtree(call.state / "fsx" / "runs" / run, ignore_errors=True)
 

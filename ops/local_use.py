@@ -40,16 +40,17 @@ def _say_waiting(call: Call) -> None:
 def _take_away(call: Call, holders: Holders) -> None:
     if holders.is_passing(Part.AWS):
         LocalAws(call.state / "aws").stop()
+        holders.gone(Part.AWS)
     if holders.is_passing(Part.KUBERNETES):
         LocalCluster(call.state).stop()
-    holders.unmark(*Part)
+        holders.gone(Part.KUBERNETES)
 
 
-def keep_up(call: Call) -> None:
-    """What is up stays up when nobody uses it: something was made in it that is to outlive the command."""
+def keep_up(call: Call, *parts: Part) -> None:
+    """They stay up when nobody uses them: something was made in them that is to outlive the command."""
     holders = Holders(call.state)
     with holders.changing():
-        holders.unmark(*Part)
+        holders.keep(*parts)
 
 
 def goes_with_its_users(call: Call) -> bool:

@@ -54,13 +54,13 @@ def local_world(call: Call, *, keep: bool = False) -> Iterator[World]:
         except ClusterError as error:
             raise CloudError(str(error)) from None
         if keep:
-            keep_up(call)
+            keep_up(call, Part.KUBERNETES)
 
 
 def _keep_what_was_left_behind(holders: Holders, cluster: Cluster) -> None:
     """Runs whose follower was killed go on: whoever comes upon them must not end them with its own."""
     if not holders.others() and any(outcome_of(job) is None for job in cluster.jobs()):
-        holders.unmark(Part.KUBERNETES)
+        holders.keep(Part.KUBERNETES)
 
 
 def running_world(call: Call) -> World | None:

@@ -27,7 +27,7 @@ def use_emulated(call: Call, holders: Holders) -> None:
         kubeconfig = cluster.start(
             [], call.environment.kubernetes_version, Substitutions(call.state / "fsx", PROJECT_ROOT)
         )
-        if not local.is_running():
+        if not local.is_running() and not holders.is_kept(Part.AWS):
             holders.mark(Part.AWS)
         local.start(local.settings.model_copy(update={"kubeconfig": kubeconfig}))
     for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -49,4 +49,4 @@ def stop_emulated(call: Call) -> None:
         refuse_if_used(call, holders)
         emulated(call).stop()
         LocalCluster(call.state).stop()
-        holders.unmark(*Part)
+        holders.forget()

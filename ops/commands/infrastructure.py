@@ -130,9 +130,10 @@ def deploy(
 def _keep_up(call: Call) -> None:
     """Stacks, even those that fail, are there until `destroy`."""
     if call.local:
+        from ops.local.holders import Part
         from ops.local_use import keep_up
 
-        keep_up(call)
+        keep_up(call, *Part)
 
 
 def _apply_plugins(call: Call, outputs: dict[str, Any]) -> None:

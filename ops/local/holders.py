@@ -73,15 +73,34 @@ class Holders:
 
     def mark(self, part: Part) -> None:
         """It was not there, and is brought up for the time of its use."""
+        self._kept(part).unlink(missing_ok=True)
         self._mark(part).touch()
 
-    def unmark(self, *parts: Part) -> None:
-        """They stay when nobody uses them, or are gone."""
+    def is_kept(self, part: Part) -> bool:
+        """It is to stay, so one that has died is brought up again to stay."""
+        return self._kept(part).exists()
+
+    def keep(self, *parts: Part) -> None:
+        """They stay when nobody uses them."""
         for part in parts:
             self._mark(part).unlink(missing_ok=True)
+            self._kept(part).touch()
+
+    def forget(self) -> None:
+        """All that was brought up here has been taken away."""
+        for part in Part:
+            self._mark(part).unlink(missing_ok=True)
+            self._kept(part).unlink(missing_ok=True)
+
+    def gone(self, part: Part) -> None:
+        """A part that nobody kept has been taken away."""
+        self._mark(part).unlink(missing_ok=True)
 
     def _mark(self, part: Part) -> Path:
         return self._folder / f"passing-{part}"
+
+    def _kept(self, part: Part) -> Path:
+        return self._folder / f"kept-{part}"
 
 
 def _locked(file: IO[str]) -> bool:

@@ -69,5 +69,17 @@ def test_marks_are_seen_by_all(tmp_path: Path) -> None:
         one.mark(Part.AWS)
     assert other.is_passing(Part.AWS) and not other.is_passing(Part.KUBERNETES)
     with other.changing():
-        other.unmark(*Part)
+        other.keep(*Part)
     assert not one.is_passing(Part.AWS)
+
+
+def test_what_is_kept_stays_so_until_it_is_gone(tmp_path: Path) -> None:
+    holders = Holders(tmp_path)
+    with holders.changing():
+        holders.keep(Part.AWS)
+        assert holders.is_kept(Part.AWS) and not holders.is_kept(Part.KUBERNETES)
+        holders.mark(Part.AWS)
+        assert holders.is_passing(Part.AWS) and not holders.is_kept(Part.AWS)
+        holders.keep(Part.AWS)
+        holders.forget()
+        assert not holders.is_kept(Part.AWS) and not holders.is_passing(Part.AWS)
