@@ -29,6 +29,7 @@ from trainer.faults.storage import break_storage
 from trainer.garbage import Collector
 from trainer.process import Ended, Process
 from trainer.resilience import control, pace, progress
+from trainer.resilience.cause import last_error
 from trainer.resilience.heartbeat import Heartbeat
 from trainer.resilience.learned import StepTimes
 
@@ -99,7 +100,7 @@ class Attempt:
         limit = self.config.recovery.max_no_progress_cycles
         if process.starts.attempts_in_a_row(process.attempt, restored_step) > limit:
             reason = f"{limit + 1} starts in a row began after step {restored_step}; last error: "
-            reason += progress.last_error(process.context.paths, process.context.submission)
+            reason += last_error(process.context.paths, process.context.submission)
             self._end_job(ExitCode.NO_PROGRESS, reason, restored_step)
         if process.rank == 0:
             process.starts.opened(process.attempt, restored_step)

@@ -32,6 +32,8 @@ class Event(StrEnum):
     LAUNCH_STARTED = "launch_started"  # {start: n-th start of ft_launcher in this pod}
     LAUNCH_ENDED = "launch_ended"  # {returncode, exit_code, reason, verdict}
     FAILURE_DETECTED = "failure_detected"  # {layer: "launcher", detail}  by ft_launcher
+    RANK_KILLED = "rank_killed"  # {local_rank, signal}  by a signal, and left no word of its own
+    GPU_MEMORY_HELD = "gpu_memory_held"  # {detail}  the next start waits for it; by whom
     WORKERS_STOPPED = "workers_stopped"  # {}
     RENDEZVOUS_COMPLETED = "rendezvous_completed"  # {}
     WORKERS_STARTED = "workers_started"  # {}
@@ -39,7 +41,7 @@ class Event(StrEnum):
     HELD = "held"  # {reason}  this pod starts no ranks any more
 
     # a rank's life
-    PROCESS_STARTED = "process_started"  # {start_s: process start, imported_s}
+    PROCESS_STARTED = "process_started"  # {start_s: process start, imported_s, local_rank}
     ATTEMPT_OPENED = "attempt_opened"  # rank 0: {from, tier, step, world_size, layer}
     GROUP_READY = "group_ready"  # {duration_s}
     BUILT = "built"  # {duration_s}

@@ -6,9 +6,10 @@ import sys
 
 from nvidia_resiliency_ext.fault_tolerance.launcher import main
 
-from trainer.resilience import monitors, orphans
+from trainer.resilience import gpu_memory, monitors, orphans
 
 if __name__ == "__main__":
     monitors.outlive_ranks_without_a_beat()
+    gpu_memory.watch()
     orphans.watch(orphans.Size.of(sys.argv[1:]))
     main()

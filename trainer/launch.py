@@ -25,6 +25,7 @@ from trainer.forkserver import OF_A_POD, ForkServer
 from trainer.launcher_log import LastWords, event_in
 from trainer.paths import PodContext
 from trainer.resilience import health, progress, store_watch, verdict
+from trainer.resilience.cause import last_error
 from trainer.resilience.store_watch import StoreWatch, kill_tree
 from trainer.stop_signal import StopSignal
 
@@ -197,7 +198,7 @@ class Launch:
             where = f"rank {found.rank}, step {found.step}, attempt {found.attempt}"
             return Conclusion(found.code, f"{found.reason} ({where})")
         if returncode == NO_RESTART or said.no_restart:
-            error = progress.last_error(self._context.paths, self._context.submission)
+            error = last_error(self._context.paths, self._context.submission)
             return Conclusion(ExitCode.NO_PROGRESS, f"ft_launcher saw no progress; last error: {error}")
         if said.unhealthy is not None:
             return Conclusion(ExitCode.BAD_NODE, f"ft_launcher's check of this node: {said.unhealthy}")
@@ -223,7 +224,9 @@ class Launch:
 
 def _ledger(context: PodContext) -> Ledger | None:
     try:
-        return Ledger(context.paths.events, "launch", pod=context.pod, node=context.node)
+        return Ledger(
+            context.paths.events, "launch", pod=context.pod, node=context.node, submission=context.submission
+        )
     except OSError as error:
         log.warning("no ledger: %s", error)
         return None

@@ -18,14 +18,23 @@ _EVENTS = {
     "worker_start_completed": Event.WORKERS_STARTED,
 }
 
+# torch's multiprocessing/api.py: the first rank of this pod that failed, in a line of its own
+_KILLED = re.compile(r" failed \(exitcode: -(\d+)\) local_rank: (\d+) \(pid: ")
+
 ORPHANED = "nobody is left to open"
 """What `trainer.resilience.orphans` says in the same log."""
+GPU_MEMORY_HELD = "GPU memory is still held"
+"""What `trainer.resilience.gpu_memory` says there."""
 
 
 def event_in(line: str) -> tuple[Event, dict[str, Any]] | None:
     """The ledger event that a line of ft_launcher's log stands for; NVRx's own with `cycle` and `at_wall_s`."""
     if ORPHANED in line:
         return Event.FAILURE_DETECTED, {"layer": "launcher", "detail": line.strip()}
+    if GPU_MEMORY_HELD in line:
+        return Event.GPU_MEMORY_HELD, {"detail": line.strip()}
+    if match := _KILLED.search(line):
+        return Event.RANK_KILLED, {"local_rank": int(match[2]), "signal": int(match[1])}
     match = _LINE.search(line)
     if match is None or match[2] not in _EVENTS:
         return None

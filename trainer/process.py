@@ -29,6 +29,7 @@ from trainer.faults.inject import Hooks, Injector
 from trainer.faults.schema import Phase, load_dumped
 from trainer.paths import PodContext
 from trainer.resilience import in_process, learned, progress, verdict
+from trainer.resilience.cause import last_error
 from trainer.resilience.control import cycle_prefix
 from trainer.resilience.heartbeat import Heartbeat
 from trainer.run_record import record_run
@@ -64,7 +65,12 @@ class Process:
             rank=self.rank,
             submission=context.submission,
         )
-        self.ledger.write(Event.PROCESS_STARTED, start_s=_process_start_s(), imported_s=time.monotonic())
+        self.ledger.write(
+            Event.PROCESS_STARTED,
+            start_s=_process_start_s(),
+            imported_s=time.monotonic(),
+            local_rank=int(os.environ["LOCAL_RANK"]),
+        )
         self.injector = Injector(load_dumped(context.faults_json), context.paths.events, pod=context.pod)
         self.hooks: Hooks | None = None
         self.attempt = 0
@@ -137,7 +143,7 @@ class Process:
         limit = self.config.recovery.max_no_progress_cycles
         if self.starts.begun_in_a_row() > limit:
             step = progress.saved_step(self.context.paths)
-            error = progress.last_error(self.context.paths, self.context.submission)
+            error = last_error(self.context.paths, self.context.submission)
             reason = f"{limit} starts in a row after step {step} ended before training; last error: {error}"
             self.end_job(ExitCode.NO_PROGRESS, reason, step)
 

@@ -1,59 +1,14 @@
-"""When a job gives up, and what it says of its last error."""
+"""When a job gives up."""
 
 from __future__ import annotations
-
-import time
 
 import pytest
 from nvidia_resiliency_ext.fault_tolerance.progress_tracker import TrainingProgressTracker
 
-from trainer.events import Event, Ledger
 from trainer.paths import RunPaths
-from trainer.resilience.progress import Starts, completed_step, last_error, restored
+from trainer.resilience.progress import Starts, completed_step, restored
 
 pytestmark = pytest.mark.unit
-
-
-def interrupted(
-    paths: RunPaths,
-    rank: int,
-    attempt: int | None,
-    step: int,
-    detail: str,
-    *,
-    submission: int = 1,
-    start: str | None = None,
-) -> None:
-    ledger = Ledger(paths.events, f"rank-{rank}-{attempt}", pod=f"p{rank}", rank=rank, submission=submission)
-    ledger.bind(attempt=attempt)
-    ledger.write(Event.INTERRUPTED, layer="in_process", detail=detail, step=step, start=start)
-    ledger.close()
-    time.sleep(0.002)
-
-
-def test_the_cause_is_named_and_not_what_followed_from_it(paths: RunPaths) -> None:
-    interrupted(paths, 1, 1, 9, "OSError: an older one")
-    interrupted(paths, 0, 2, 15, "InjectedError: the cause")
-    interrupted(paths, 1, 2, 15, "RankShouldRestart: told")
-    assert last_error(paths, 1) == "step 15, rank 0: InjectedError: the cause"
-
-
-def test_before_an_attempt_was_opened_the_newest_start_counts(paths: RunPaths) -> None:
-    interrupted(paths, 0, None, 1, "OSError: first start", start="a/0")
-    interrupted(paths, 1, None, 1, "OSError: second start", start="a/1")
-    interrupted(paths, 0, None, 1, "RuntimeError: what followed from it", start="a/1")
-    assert last_error(paths, 1) == "step 1, rank 1: OSError: second start"
-
-
-def test_a_run_without_errors_says_so(paths: RunPaths) -> None:
-    assert "none was written" in last_error(paths, 1)
-
-
-def test_an_error_of_an_earlier_submission_is_not_this_ones(paths: RunPaths) -> None:
-    interrupted(paths, 0, 1, 5, "OSError: of the submission before")
-    assert "none was written" in last_error(paths, 2)
-    interrupted(paths, 1, 2, 7, "OSError: now", submission=2)
-    assert last_error(paths, 2) == "step 7, rank 1: OSError: now"
 
 
 def test_attempts_that_began_at_the_same_step_are_counted(paths: RunPaths) -> None:

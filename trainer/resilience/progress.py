@@ -7,7 +7,7 @@ import logging
 from itertools import takewhile
 from typing import Any
 
-from trainer.events import Event, json_lines, read_ledger
+from trainer.events import json_lines
 from trainer.files import write_durably
 from trainer.paths import RunPaths
 
@@ -65,25 +65,6 @@ class Starts:
             return list(json_lines(self._path))
         except OSError:
             return []
-
-
-def last_error(paths: RunPaths, submission: int) -> str:
-    """Step, rank and words of the error that ended the submission's newest attempt: its first, the others follow
-    from it."""
-    errors = [
-        record
-        for record in read_ledger(paths.events)
-        if record.get("event") == Event.INTERRUPTED
-        and record.get("step") is not None
-        and record.get("submission") == submission
-    ]
-    if not errors:
-        return "none was written (the process was killed)"
-    newest = max(errors, key=lambda record: record["wall_s"])
-    word = "start" if newest.get("attempt") is None else "attempt"
-    together = [record for record in errors if record.get(word) == newest.get(word)]
-    first = min(together, key=lambda record: record["wall_s"])
-    return f"step {first['step']}, rank {first['rank']}: {first['detail']}"
 
 
 def saved_step(paths: RunPaths) -> int:

@@ -115,8 +115,7 @@ def test_a_loop_that_never_opens_an_attempt_ends_with_93(start: StartJob, kind: 
     assert codes["pod-0"] == codes["pod-1"] == 93, job.logs()
     message = (job.root / "pod-0.termination").read_text()
     assert "2 starts in a row after step 0" in message and "step 1, rank" in message
-    if kind == "exception":
-        assert "rank 1: InjectedError" in message
+    assert ("rank 1: InjectedError" if kind == "exception" else "rank 1: killed by SIGKILL") in message
 
 
 @pytest.mark.long
@@ -130,6 +129,9 @@ def test_ft_launchers_own_finding_ends_with_93_in_all_pods(start: StartJob) -> N
     codes = job.wait(150, "pod")
     assert codes["pod-0"] == codes["pod-1"] == 93, job.logs()
     assert not job.records("gang_restart")
+    assert "rank 1: killed by SIGKILL" in (job.root / "pod-0.termination").read_text(), (
+        "the dead rank is the cause"
+    )
 
 
 @pytest.mark.long
