@@ -14,6 +14,7 @@ from kubernetes.client.exceptions import ApiException
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from urllib3.exceptions import HTTPError
 
+from ops.bad_nodes import BadNodes
 from ops.cluster import Cluster, PodState
 from ops.console import Output
 
@@ -66,13 +67,14 @@ def follow(
     cluster: Cluster, job: str, target: int, output: Output, notes: Callable[[], Iterator[str]] | None = None
 ) -> Outcome:
     """Until the Job ends. `notes` gives lines that are worth saying as they come."""
-    waiting, answered_s = _Waiting(), time.monotonic()
+    waiting, bad_nodes, answered_s = _Waiting(), BadNodes(cluster), time.monotonic()
     with _progress(output, job, target) as (say, advance):
         while True:
             outcome = None
             try:
                 outcome = outcome_of(cluster.job(job))
-                for line in [*waiting.news(cluster.pods(job)), *(notes() if notes else ())]:
+                pods = cluster.pods(job)
+                for line in [*waiting.news(pods), *bad_nodes.news(pods), *(notes() if notes else ())]:
                     say(line)
                 advance(*newest_step(cluster, job))
                 answered_s = time.monotonic()
