@@ -1,6 +1,6 @@
-"""Parts of `run_host.sh`: nodes that go and come back, resharding, and what the host's links carry.
+"""Parts of `run_host.sh`: nodes that go and come back, who holds GPU memory, resharding, and what links carry.
 
-`python tests/gpu/host_parts.py {nodes,reshard,rates} --out DIR [--gpus 2] [--model 1.5b]`
+`python tests/gpu/host_parts.py {nodes,holder,reshard,rates} --out DIR [--gpus 2] [--model 1.5b]`
 On a machine without GPUs every part runs on CPU ranks, so that the script is known to work before it meets one.
 """
 
@@ -22,6 +22,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support"), str(Path(__file__).resolve().parents[2])]
 
 import pods  # noqa: E402
+import psutil  # noqa: E402
 import recovery  # noqa: E402
 import torch  # noqa: E402
 
@@ -156,7 +157,68 @@ def _copy_rate(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> floa
     return sum(source.nbytes for source in sources) / statistics.median(seconds) / 1e9
 
 
-PARTS = {"nodes": nodes, "reshard": reshard, "rates": rates}
+ORPHAN = (
+    "import sys, time, torch; held = torch.empty(int(sys.argv[1]), dtype=torch.uint8, device='cuda'); "
+    "print('held', flush=True); time.sleep(300)"
+)
+ORPHAN_BYTES = 2 << 30
+
+
+def holder(args: argparse.Namespace, root: Path) -> dict[str, Any]:
+    """A process of the pod keeps GPU memory when its rank is killed: it is named and ended, and training goes on.
+
+    Also whether the rank's checkpoint writer was forked: it has then no GPU of its own.
+    """
+    if not torch.cuda.is_available():
+        return {"reason": "no GPU"}
+    config = configuration(args.model, 40)
+    job = make_job(root, config, nodes=1, ranks=1)
+    job.faults = recovery.faults_of("sigkill", 1, 1)
+    environment = {**os.environ, "POD_UID": "pod-0", "CUDA_VISIBLE_DEVICES": job.gpus[0]}
+    command = [sys.executable, "-c", ORPHAN, str(ORPHAN_BYTES)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as orphan:
+        assert orphan.stdout is not None
+        orphan.stdout.readline()
+        try:
+            with pods.running(job):
+                job.until(stepped(job, 4), START_S)
+                writers = _writers()
+                codes = job.wait(END_S)
+        finally:
+            orphan.kill()
+    (fault,) = job.records("fault_injected")
+    back = [record["end_s"] for record in job.records("step") if record["attempt"] > 1]
+    return {
+        "codes": codes,
+        "orphan": {"pid": orphan.pid, "returncode": orphan.returncode},
+        "said": [record["detail"] for record in job.records("gpu_memory_held")],
+        "fault_to_first_step_s": min(back) - fault["mono_s"] if back else None,
+        "writers": writers,
+        "logs": job.logs(60) if set(codes.values()) != {0} else None,
+    }
+
+
+def _writers() -> list[dict[str, Any]]:
+    """Checkpoint writers, with what they hold."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.name() == "steadfast-save":
+                opened = [os.readlink(link) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
+                gpus = sorted({name for name in opened if "nvidia" in name})
+                resident_mib, own_mib = (part >> 20 for part in _memory_of(process))
+                found.append({"gpus": gpus, "resident_mib": resident_mib, "own_mib": own_mib})
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _memory_of(process: psutil.Process) -> tuple[int, int]:
+    memory = process.memory_full_info()
+    return memory.rss, memory.uss
+
+
+PARTS = {"nodes": nodes, "holder": holder, "reshard": reshard, "rates": rates}
 
 
 def main() -> int:

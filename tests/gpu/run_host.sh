@@ -31,6 +31,8 @@ part rates 45 "$python" tests/gpu/host_parts.py rates --gpus "$gpus" --out "$out
 part checkpoint 280 "$python" tests/gpu/bench_checkpoint.py --ranks "$gpus" --out "$out" --minutes 3.5 --intervals 3
 part recovery 170 "$python" tests/gpu/recovery.py --launchers 1 --ranks "$gpus" --model "$model" --out "$out" \
   --repeats "${REPEATS:-5}" --classes "${CLASSES:-exception,collective_hang,sigkill}"
+part staging 45 "$python" tests/gpu/staging_order.py --out "$out"
+part holder 75 "$python" tests/gpu/host_parts.py holder --model "$model" --out "$out"
 part nodes 60 "$python" tests/gpu/host_parts.py nodes --gpus "$gpus" --model "$model" --out "$out"
 part reshard 80 "$python" tests/gpu/host_parts.py reshard --gpus "$gpus" --model toy --out "$out"
 exit "$failed"
