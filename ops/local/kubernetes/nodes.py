@@ -115,7 +115,7 @@ class NodeMonitor:
             seen_s = self._last_seen_s.get(name_of(node))
             if now_s - (seen_s or since_s) > _MONITOR_GRACE_S * self._scale:
                 self._lost(node, now_s)
-            elif seen_s is not None and not condition_is(node, "Ready"):
+            elif seen_s is not None and (_is_tainted(node) or not condition_is(node, "Ready")):
                 self._found(node)
 
     def _lost(self, node: Object, now_s: float) -> None:
@@ -123,10 +123,7 @@ class NodeMonitor:
             self._store.try_modify(ref_of(node), _mark_unknown)
             for pod in self._pods_on(node):
                 self._store.try_modify(ref_of(pod), lambda p: set_condition(p, "Ready", "False", "NodeNotReady"))
-        tainted = any(
-            t["key"] == UNREACHABLE and t["effect"] == "NoExecute" for t in node["spec"].get("taints") or []
-        )
-        if not tainted and now_s >= self._next_eviction_s:
+        if not _is_tainted(node) and now_s >= self._next_eviction_s:
             self._next_eviction_s = now_s + _EVICTION_INTERVAL_S * self._scale
             self._store.try_modify(ref_of(node), _taint_unreachable)
 
@@ -139,6 +136,11 @@ class NodeMonitor:
             n["spec"]["taints"] = [t for t in n["spec"].get("taints") or [] if t["key"] != UNREACHABLE]
 
         self._store.try_modify(ref_of(node), restore)
+
+
+def _is_tainted(node: Object) -> bool:
+    taints = node["spec"].get("taints") or []
+    return any(t["key"] == UNREACHABLE and t["effect"] == "NoExecute" for t in taints)
 
 
 def _mark_unknown(node: Object) -> None:

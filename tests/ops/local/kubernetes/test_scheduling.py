@@ -295,3 +295,17 @@ def test_a_node_never_heard_of_is_lost_after_its_time_whatever_taints_it_has(
         now_s += 30
     taints = nodes.store.get(Ref(NODE, None, "a"))["spec"]["taints"]
     assert (UNREACHABLE, "NoExecute") in {(t["key"], t["effect"]) for t in taints}
+
+
+def test_a_node_that_is_heard_of_loses_a_taint_that_somebody_wrote_back(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads taints and writes them again a moment later may bring the controller's own back."""
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+    nodes.node("a", taints=(MAINTENANCE | {"effect": "NoSchedule"}, {"key": UNREACHABLE, "effect": "NoExecute"}))
+    monitor = NodeMonitor(nodes.store, 1.0)
+    monitor.heartbeat("a")
+    monitor.step()
+    node = nodes.store.get(Ref(NODE, None, "a"))
+    assert condition_is(node, "Ready")
+    assert [taint["key"] for taint in node["spec"]["taints"]] == [MAINTENANCE["key"]]
