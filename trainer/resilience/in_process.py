@@ -20,6 +20,7 @@ from nvidia_resiliency_ext.inprocess.store import StoreMixin
 from torch.distributed.distributed_c10d import PrefixStore
 
 from trainer.resilience.control import connect_store, cycle_prefix
+from trainer.resilience.thread_state import renew_thread_state
 from trainer.timeouts import Timeouts
 
 BROKEN_NCCL = ((2, 28, 3), (2, 28, 8))
@@ -115,6 +116,7 @@ def wrap(
             os.environ["LOCAL_RANK"] = local_rank
 
     def call(call_wrapper: Any = None) -> Any:
+        renew_thread_state()
         return function(call_wrapper)
 
     call.__annotations__["call_wrapper"] = CallWrapper  # NVRx injects by the annotation, as a type
