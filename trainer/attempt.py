@@ -278,8 +278,8 @@ class Attempt:
         self.process.end_job(code, reason, number)
 
     def _mean_last_loss(self) -> float | None:
-        if self._last is None:  # nothing left to do: resumed at the target
-            return None
+        if self._last is None:  # nothing left to do: begun at the target
+            return progress.recorded_loss(self.process.context.paths, self.first_step - 1, self.process.world_size)
         loss = torch.tensor(self._last.loss, dtype=torch.float64)
         dist.all_reduce(loss, group=self.control.group)
         return loss.item() / self.process.world_size

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from nvidia_resiliency_ext.fault_tolerance.progress_tracker import TrainingProgressTracker
 
+from trainer.events import Event, Ledger
 from trainer.paths import RunPaths
-from trainer.resilience.progress import Starts, completed_step, restored
+from trainer.resilience.progress import Starts, completed_step, recorded_loss, restored
 
 pytestmark = pytest.mark.unit
 
@@ -71,3 +72,19 @@ def test_ft_launcher_is_told_of_steps_that_memory_restored(paths: RunPaths) -> N
         restored(paths, 86)
         tracker.analyze_previous_cycle()
     assert tracker.should_terminate_early()
+
+
+def test_the_loss_of_a_step_is_that_of_the_attempt_that_did_it_last(paths: RunPaths) -> None:
+    for attempt, rank, step, loss in (
+        (1, 0, 36, 9.0),
+        (1, 1, 36, 9.0),
+        (2, 0, 36, 4.0),
+        (2, 1, 36, 5.0),
+        (2, 0, 35, 7.0),
+    ):
+        ledger = Ledger(paths.events, f"rank-{rank}-{attempt}-{step}", pod="p", rank=rank)
+        ledger.write(Event.STEP, step=step, loss=loss)
+        ledger.close()
+    assert recorded_loss(paths, 36, 2) == 4.5
+    assert recorded_loss(paths, 35, 2) is None, "one rank alone has written it"
+    assert recorded_loss(paths, 37, 2) is None

@@ -7,7 +7,7 @@ import logging
 from itertools import takewhile
 from typing import Any
 
-from trainer.events import json_lines
+from trainer.events import Event, json_lines, read_ledger
 from trainer.files import write_durably
 from trainer.paths import RunPaths
 
@@ -65,6 +65,15 @@ class Starts:
             return list(json_lines(self._path))
         except OSError:
             return []
+
+
+def recorded_loss(paths: RunPaths, step: int, world_size: int) -> float | None:
+    """Mean loss of a step that earlier attempts did, each rank's newest; None where a rank has written none."""
+    done = [r for r in read_ledger(paths.events) if r.get("event") == Event.STEP and r.get("step") == step]
+    newest = {record["rank"]: float(record["loss"]) for record in sorted(done, key=lambda r: r["wall_s"])}
+    if sorted(newest) != list(range(world_size)):
+        return None
+    return sum(newest[rank] for rank in range(world_size)) / world_size
 
 
 def saved_step(paths: RunPaths) -> int:
