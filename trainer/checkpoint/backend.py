@@ -244,6 +244,10 @@ class SteadfastBackend(Backend):
         """See `Backend`."""
         return self._saves.wait(lambda: not self._saves.active, timeout_s)
 
+    def left(self) -> list[Position]:
+        """See `Backend`."""
+        return self._saves.left()
+
     def abandon(self, timeout_s: float) -> bool:
         """See `Backend`."""
         if self._stager is not None and not self._saves.wait(self._stager.idle, timeout_s):

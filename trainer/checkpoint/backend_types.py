@@ -75,6 +75,9 @@ class Backend(Asked, Protocol):
     def abandon(self, timeout_s: float) -> bool:
         """The attempt is over; False if something still holds on."""
 
+    def left(self) -> list[Position]:
+        """What abandoned attempts have under way here that still takes a slot."""
+
     def close(self) -> None:
         """The process ends."""
 

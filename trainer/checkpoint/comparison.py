@@ -280,6 +280,11 @@ class ComparisonBackend(Backend):
         return True
 
     @override
+    def left(self) -> list[Position]:
+        """See `Backend`."""
+        return []
+
+    @override
     def abandon(self, timeout_s: float) -> bool:
         """See `Backend`."""
         self._pending = None

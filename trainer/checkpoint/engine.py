@@ -104,7 +104,8 @@ class CheckpointEngine:
         loaded = Restorer(control, self._paths, layout, arena, self._ledger, self._backend.landing).restore(state)
         restored = self._begin_attempt(control, loaded, layer)
         self._bind()
-        self._start(control, restored)
+        held = frozenset(position for rank in gather(self._backend.left(), control.group) for position in rank)
+        self._start(control, restored, held)
         self._ledger.write(
             Event.RESTORED,
             step=restored.step,
@@ -144,11 +145,11 @@ class CheckpointEngine:
         self._ledger.bind(attempt=number)
         return Restored(number, step, origin, tier)
 
-    def _start(self, control: Control, restored: Restored) -> None:
+    def _start(self, control: Control, restored: Restored, held: frozenset[Position]) -> None:
         self._restored = restored
         self._board = Board(control.store, control.rank, restored.step + 1, control.timeout_s)
         session = Session(
-            control.rank, control.world_size, restored.attempt, control.group, control.store, self._board
+            control.rank, control.world_size, restored.attempt, control.group, control.store, self._board, held
         )
         self._backend.begin(session)
         self._launches = 0
@@ -159,7 +160,10 @@ class CheckpointEngine:
             self._publish(self._judge.judge(restored.step + 1))
 
     def abort(self) -> None:
-        """End the attempt, in bounded time: nothing of it may be committed any more. Arena and writer stay."""
+        """End the attempt, in bounded time: nothing of it may be committed any more. Arena and writer stay.
+
+        Training does not wait for storage here: a write that has been given up may take until its fsync is over.
+        """
         if self._board is not None:
             self._board.close()
             self._board = None

@@ -35,6 +35,13 @@ class Session:
     group: dist.ProcessGroup
     store: Store
     board: Board
+    held: frozenset[Position] = frozenset()
+    """Of the attempt before: what still takes a slot on some rank."""
+
+
+def ticket_of_old(position: Position) -> str:
+    """Of a save that the attempt before has left."""
+    return f"old/{position.name}"
 
 
 class Mail:
@@ -50,7 +57,7 @@ class Mail:
         self._votes_open = False
         self._newest: tuple[str, Position, float] | None = None
         self._whole: str | None = None
-        self._held: dict[str, Position] = {}
+        self._held = {ticket_of_old(position): position for position in sorted(session.held) if self.lead}
         self.stop_seen: str | None = None
         """Rank 0: someone has asked to stop."""
         self.device_agreed = False

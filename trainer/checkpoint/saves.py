@@ -7,16 +7,18 @@ on: to the ledger, to rank 0 through the store, and to the training thread throu
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 
 from trainer.checkpoint.backend_types import Launch
 from trainer.checkpoint.chain import Position
 from trainer.checkpoint.decisions import Decision
-from trainer.checkpoint.mail import Mail, Session
+from trainer.checkpoint.mail import Mail, Session, ticket_of_old
 from trainer.checkpoint.reports import Outcome, Phase, clear, poll
 from trainer.checkpoint.staging import Copy
 from trainer.checkpoint.worker import WriterProcess
@@ -72,8 +74,7 @@ class Saves:
     def __init__(self, writer: WriterProcess, paths: RunPaths, ledger: Ledger) -> None:
         self._writer, self._paths, self._ledger = writer, paths, ledger
         self._lock = threading.RLock()
-        self._moved = threading.Condition(self._lock)
-        self._wake = threading.Event()
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._saves: list[Save] = []
         self._mail: Mail | None = None
         self._closed = False
@@ -90,15 +91,22 @@ class Saves:
     # called by the training thread
 
     def begin(self, session: Session) -> None:
-        """A new attempt."""
+        """A new attempt, which may find slots that writers still read for the last."""
         with self._lock:
-            self._mail, self._stop_sent, self.failures_in_a_row = Mail(session), False, 0
+            mail = Mail(session)
+            left = {save.position: save for save in self._saves if not save.slot_free}
+            for position in session.held:
+                if position in left:
+                    left[position].ticket, left[position].released = ticket_of_old(position), False
+                else:
+                    mail.say_released(ticket_of_old(position))
+            self._mail, self._stop_sent, self.failures_in_a_row = mail, False, 0
 
     def tell(self, decision: Decision) -> None:
         """Rank 0: bring a decision to the others."""
         if self._mail is not None:
             self._mail.post(decision)
-            self._wake.set()
+            self._wake.put(None)
 
     def add(self, save: Save) -> None:
         """Take over a snapshot that has been launched."""
@@ -106,7 +114,7 @@ class Saves:
             self._saves.append(save)
             if self._mail is not None:
                 self._mail.launched(save.ticket, save.position)
-        self._wake.set()
+        self._wake.put(None)
 
     def fail(self, launch: Launch, error: str) -> None:
         """A save that did not even begin here."""
@@ -134,21 +142,35 @@ class Saves:
         with self._lock:
             return {save.slot for save in self._saves if not save.slot_free}
 
+    def left(self) -> list[Position]:
+        """What still takes a slot here, between two attempts."""
+        with self._lock:
+            return [save.position for save in self._saves if not save.slot_free]
+
     def whole(self) -> bool:
         """Whether no snapshot is still to become whole here."""
         with self._lock:
             return all(save.done or Phase.HASHED in save.reported for save in self._saves)
 
     def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait, bounded, for something that the helper thread brings about."""
-        with self._moved:
-            return self._moved.wait_for(condition, timeout_s)
+        """Wait, bounded, for something that the helper thread brings about.
+
+        An in-process restart raises in the middle of it: a `Condition` would keep that from coming in until its
+        wait is over, and may stay locked.
+        """
+        end_s = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() >= end_s:
+                return False
+            time.sleep(BUSY_S)
+        return True
 
     def end(self, timeout_s: float) -> bool:
         """The attempt is over: nothing of it may be committed, its snapshots may still become whole.
 
-        Waits, bounded, until no copy reads the state and no writer reads the arena; a writer that does not let go
-        is replaced. False if a slot stays in use.
+        Waits, bounded, until they are whole or given up: a restore may want them. It does not wait for storage: a
+        slot that is still being written keeps its content, and is not filled before its writer lets go. A writer
+        that does not hash is replaced; False if it holds on even then.
         """
         with self._lock:
             self._mail = None
@@ -156,7 +178,7 @@ class Saves:
                 save.fenced = True
                 if save.persists:
                     save.cancel()
-        if self.wait(lambda: not self._saves, timeout_s):
+        if self.wait(self.whole, timeout_s):
             return True
         self._writer.replace()
         with self._lock:
@@ -171,15 +193,15 @@ class Saves:
     def close(self) -> None:
         """End the helper thread."""
         self._closed = True
-        self._wake.set()
+        self._wake.put(None)
         self._thread.join(timeout=5)
 
     # the helper thread
 
     def _run(self) -> None:
         while not self._closed:
-            self._wake.wait(BUSY_S if self._saves else IDLE_S)
-            self._wake.clear()
+            with contextlib.suppress(Empty):
+                self._wake.get(timeout=BUSY_S if self._saves else IDLE_S)
             try:
                 self._tick()
             except Exception:
@@ -190,11 +212,10 @@ class Saves:
             self._correspond(mail)
         for save in list(self._saves):
             self._advance(save)
-        with self._moved:
+        with self._lock:
             for save in self._saves:
                 self._release(save)
             self._saves = [save for save in self._saves if not (save.done and save.slot_free)]
-            self._moved.notify_all()
 
     def _release(self, save: Save) -> None:
         if save.done and not save.slot_free:  # a writer in state D read it when it was given up

@@ -80,3 +80,36 @@ def test_a_snapshots_failure_is_not_the_last_saves(run: Any) -> None:
     assert ranks.codes == [0, 0], ranks.heard
     assert ranks.one("finished", "committed") is True
     assert not run.events("save_failed")
+
+
+@pytest.mark.parametrize(("host_slots", "snapshot_every", "kept"), [(2, 5, 10), (1, 8, 8)])
+def test_a_restart_does_not_wait_for_storage(run: Any, host_slots: int, snapshot_every: int, kept: int) -> None:
+    """A write that was given up keeps its slot until its fsync is over, and nothing else."""
+    arm(run.paths, StorageFault("slow", "fsync", "delay", delay_s=4.0, saves=1))
+    ranks = run.run(
+        ["start"], ["train", 8], ["sleep", 0.5], ["abort"], ["start"], ["train", 12], ["sleep", 0.5], ["abort"],
+        ["start"], ["train", 25], ["finish"], step_s=0.1,
+        config={
+            "persist_every": 8, "snapshot_every": snapshot_every, "host_slots": host_slots, "overlap": "skip"
+        },
+    )  # fmt: skip
+    assert ranks.codes == [0, 0] and ranks.one("finished", "committed") is True
+    assert max(said["took_s"] for said in ranks.all("aborted")) < 2.0
+    assert not run.events("save_failed")
+    opened = [(said["tier"], said["step"]) for said in ranks.all("open") if said["rank"] == 0]
+    # with two slots the memory tier goes on beside the write; the only one keeps what it holds meanwhile
+    assert opened[1:] == [("memory", 8), ("memory", kept)]
+    assert run.generations() and all(name.endswith(".3") for name in run.generations())
+
+
+def test_a_slot_that_one_rank_alone_still_writes_is_not_filled_on_any(run: Any) -> None:
+    """The other's writer has let go at once: rank 0 must know of both, or the ranks' saves come apart."""
+    arm(run.paths, StorageFault("slow", "fsync", "delay", rank=1, delay_s=3.0, saves=1))
+    ranks = run.run(
+        ["start"], ["train", 4], ["sleep", 0.5], ["abort"], ["start"], ["train", 25], ["finish"],
+        config={"persist_every": 4, "host_slots": 1, "overlap": "skip"}, step_s=0.1,
+    )  # fmt: skip
+    assert ranks.codes == [0, 0] and ranks.one("finished", "committed") is True
+    assert not run.events("save_failed")
+    skipped = [event for event in run.events("save_skipped") if event["attempt"] == 2]
+    assert any("step-00000004.1" in event["reason"] for event in skipped)
