@@ -33,6 +33,8 @@ BUSY_S = 0.005
 IDLE_S = 0.05
 CANCEL_S = 10.0
 """For a writer to let go of a save that another rank has given up."""
+LET_GO_S = 60.0
+"""For one to let go of a save of the attempt before: nobody waits for it."""
 
 
 @dataclass
@@ -176,6 +178,7 @@ class Saves:
             self._mail = None
             for save in self._saves:
                 save.fenced = True
+                save.deadline_s = min(save.deadline_s, time.monotonic() + LET_GO_S)
                 if save.persists:
                     save.cancel()
         if self.wait(self.whole, timeout_s):
