@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Everything a host with N GPUs can show, in one command of about ten minutes: checkpoints side by side, recovery
+# Everything a host with N GPUs can show, in one command of ten to fifteen minutes: checkpoints side by side, recovery
 # over NCCL, a stand-in for two nodes, resharding, link rates. Results and logs in $OUT (default: ./gpu-results).
 #   tests/gpu/run_host.sh N [MODEL]
+# Run directories go to $TMPDIR: tens of GB with a real model.
 # PARTS="rates recovery" runs these alone; REPEATS and CLASSES are the recovery's.
 # NVLink multicast stays off: in-process restart cannot abort it, and a shared host may not survive it.
 set -u
@@ -29,10 +30,10 @@ part() { # name, seconds, command …
 
 part rates 45 "$python" tests/gpu/host_parts.py rates --gpus "$gpus" --out "$out"
 part checkpoint 280 "$python" tests/gpu/bench_checkpoint.py --ranks "$gpus" --out "$out" --minutes 3.5 --intervals 3
-part recovery 170 "$python" tests/gpu/recovery.py --launchers 1 --ranks "$gpus" --model "$model" --out "$out" \
+part recovery 240 "$python" tests/gpu/recovery.py --launchers 1 --ranks "$gpus" --model "$model" --out "$out" \
   --repeats "${REPEATS:-5}" --classes "${CLASSES:-exception,collective_hang,sigkill}"
 part staging 45 "$python" tests/gpu/staging_order.py --out "$out"
-part holder 75 "$python" tests/gpu/host_parts.py holder --model "$model" --out "$out"
-part nodes 60 "$python" tests/gpu/host_parts.py nodes --gpus "$gpus" --model "$model" --out "$out"
-part reshard 80 "$python" tests/gpu/host_parts.py reshard --gpus "$gpus" --model toy --out "$out"
+part holder 120 "$python" tests/gpu/host_parts.py holder --model "$model" --out "$out"
+part nodes 120 "$python" tests/gpu/host_parts.py nodes --gpus "$gpus" --model "$model" --out "$out"
+part reshard 160 "$python" tests/gpu/host_parts.py reshard --gpus "$gpus" --model toy --out "$out"
 exit "$failed"
