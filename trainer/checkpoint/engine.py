@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from trainer.checkpoint.arena import ArenaDirectory
 from trainer.checkpoint.backend import make_backend
@@ -94,7 +95,7 @@ class CheckpointEngine:
             self.abort()
         started = time.monotonic()
         self._control, self._state = control, state
-        check_listed(state)
+        refuse_unlisted(state, control.group)
         tensors = state.device_tensors()
         layout = plan(tensors, state.host_state(), control.group)
         planned = time.monotonic()
@@ -342,6 +343,17 @@ class CheckpointEngine:
         """What saving costs here: bytes, seconds, and what training waited for decisions."""
         waited_s = self._board.waited_s if self._board else 0.0
         return {**self._backend.overheads(), "decisions_waited_s": waited_s}
+
+
+def refuse_unlisted(state: Saveable, group: dist.ProcessGroup) -> None:
+    """On all ranks what is wrong on one: the others would wait for it. Raises ValueError naming ranks, tensors."""
+    try:
+        check_listed(state)
+        problem = ""
+    except ValueError as error:
+        problem = str(error)
+    if found := [f"rank {rank}: {why}" for rank, why in enumerate(gather(problem, group)) if why]:
+        raise ValueError("; ".join(found))
 
 
 def _addresses(tensors: Mapping[str, torch.Tensor]) -> list[int]:

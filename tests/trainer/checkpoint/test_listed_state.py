@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from trainer.checkpoint import engine
 from trainer.checkpoint.state import ModuleState, check_listed
 
 pytestmark = pytest.mark.unit
@@ -111,3 +112,20 @@ def test_a_buffer_under_another_name_is_refused() -> None:
 
 def test_of_a_state_without_a_model_nothing_is_asked() -> None:
     check_listed(SimpleNamespace(device_tensors=dict, host_state=dict))  # type: ignore[arg-type]
+
+
+def test_what_one_rank_leaves_out_ends_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second rank's state is whole; it must not wait for the first until a timeout."""
+    said: list[str] = []
+
+    def gather(problem: str, group: Any) -> list[str]:
+        said.append(problem)
+        return [said[0], problem]
+
+    monkeypatch.setattr(engine, "gather", gather)
+    torn, whole = make_state(), make_state()
+    torn.on_device = without("model.0.weight")
+    for state in (torn, whole):
+        with pytest.raises(ValueError, match=r"rank 0: not listed.*model\.0\.weight"):
+            engine.refuse_unlisted(state, None)  # type: ignore[arg-type]
+    assert said[1] == ""
