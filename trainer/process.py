@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -31,6 +30,7 @@ from trainer.paths import PodContext
 from trainer.resilience import in_process, learned, progress, verdict
 from trainer.resilience.cause import last_error
 from trainer.resilience.control import cycle_prefix
+from trainer.resilience.groups import let_go
 from trainer.resilience.heartbeat import Heartbeat
 from trainer.run_record import record_run
 
@@ -202,7 +202,7 @@ class Process:
                 raise RuntimeError(f"the CUDA context is lost, ft_launcher's turn: {error}") from error
         self.engine.abort()
         self.hooks = None
-        gc.collect()  # the groups' sockets close with the last reference, and peers see it
+        let_go(sys.exc_info()[1])  # peers see the groups' sockets close
         self.ledger.write(Event.ABORTED)
         if self.config.recovery.efa_pause_s:
             time.sleep(self.config.recovery.efa_pause_s)

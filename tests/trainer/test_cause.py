@@ -98,6 +98,26 @@ def test_a_rank_that_was_killed_earlier_is_not_the_cause_of_a_later_error(paths:
     assert last_error(paths, 1) == "step 9, rank 0: OSError: another matter"
 
 
+@pytest.mark.parametrize(
+    ("rank", "detail", "named"),
+    [
+        (1, "RuntimeError: element 0 of tensors does not require grad", "rank 1: RuntimeError"),
+        (0, "InjectedError: the cause", "rank 0: InjectedError"),
+        (0, "RuntimeError: Connection closed by peer", "rank 1: killed by SIGKILL"),
+        (0, "RankShouldRestart: Interruption.SOFT_TIMEOUT", "rank 1: killed by SIGKILL"),
+    ],
+)
+def test_a_rank_that_is_ended_after_an_error_is_not_its_cause(
+    paths: RunPaths, rank: int, detail: str, named: str
+) -> None:
+    """NVRx and ft_launcher end with SIGKILL what does not come back from somebody's error."""
+    for number in range(2):
+        began(paths, number, pod=number, local_rank=0)
+    interrupted(paths, rank, 1, 7, detail)
+    killed(paths, 1, 0)
+    assert named in last_error(paths, 1)
+
+
 def test_the_first_of_two_killed_at_once_is_named(paths: RunPaths) -> None:
     for start in range(2):
         for rank in range(2):

@@ -132,7 +132,6 @@ class SteadfastBackend(Backend):
 
     def begin(self, session: Session) -> None:
         """See `Backend`."""
-        self._session = session
         self._saves.begin(session)
         self._last = None
         assert self._stager is not None and self._arena is not None

@@ -16,6 +16,8 @@ from trainer.paths import RunPaths
 Record = Mapping[str, Any]
 
 _STARTS = (Event.PROCESS_STARTED, Event.ATTEMPT_OPENED)
+_OF_PEERS = ("RuntimeError", "Dist", "RankShouldRestart", "TimeoutError")
+"""Errors that a rank may have because another is gone."""
 
 
 def last_error(paths: RunPaths, submission: int) -> str:
@@ -24,9 +26,20 @@ def last_error(paths: RunPaths, submission: int) -> str:
     records = [record for record in read_ledger(paths.events) if record.get("submission") == submission]
     records.sort(key=_when)
     raised, killed = _first_raised(records), _first_killed(records)
-    if killed and not (raised and _began_between(records, killed, raised)):
+    if killed and not (raised and _explains(records, raised, killed)):
         return _of_killed(records, killed)
     return _of_raised(raised) if raised else "none was written"
+
+
+def _explains(records: Sequence[Record], raised: Record, killed: Record) -> bool:
+    """Whether the death is of an earlier start, or only followed from an error: of the same rank, or one that no
+    peer's death brings about."""
+    if _began_between(records, killed, raised):
+        return True
+    if _began_between(records, raised, killed):
+        return False
+    own = _rank_of(records, killed) == raised["rank"]
+    return own or not str(raised["detail"]).startswith(_OF_PEERS)
 
 
 def _when(record: Record) -> float:
@@ -60,18 +73,26 @@ def _of_raised(record: Record) -> str:
 
 
 def _of_killed(records: Sequence[Record], death: Record) -> str:
-    name = signal.Signals(death["signal"]).name
-    own = [r for r in records if r.get("pod") == death.get("pod") and _when(r) <= _when(death)]
-    ranks = [
-        r["rank"]
-        for r in own
-        if r.get("event") == Event.PROCESS_STARTED and r.get("local_rank") == death["local_rank"]
-    ]
-    if not ranks:
+    name, rank = signal.Signals(death["signal"]).name, _rank_of(records, death)
+    if rank is None:
         return f"a rank of pod {death.get('pod')} was killed by {name} before it could write anything"
     done = [
         int(record["step"])
-        for record in own
-        if record.get("rank") == ranks[-1] and record.get("event") in (Event.STEP, Event.RESTORED)
+        for record in _of_its_pod(records, death)
+        if record.get("rank") == rank and record.get("event") in (Event.STEP, Event.RESTORED)
     ]
-    return f"step {(done[-1] if done else 0) + 1}, rank {ranks[-1]}: killed by {name}"
+    return f"step {(done[-1] if done else 0) + 1}, rank {rank}: killed by {name}"
+
+
+def _rank_of(records: Sequence[Record], death: Record) -> int | None:
+    """Which rank that place in the pod had."""
+    ranks = [
+        int(r["rank"])
+        for r in _of_its_pod(records, death)
+        if r.get("event") == Event.PROCESS_STARTED and r.get("local_rank") == death["local_rank"]
+    ]
+    return ranks[-1] if ranks else None
+
+
+def _of_its_pod(records: Sequence[Record], death: Record) -> list[Record]:
+    return [r for r in records if r.get("pod") == death.get("pod") and _when(r) <= _when(death)]

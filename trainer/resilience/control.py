@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -12,6 +14,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 
 from trainer.timeouts import Timeouts
+
+ROLL_CALL_S = 0.25
 
 
 @dataclass
@@ -71,11 +75,16 @@ def join(*, iteration: int, timeouts: Timeouts, device: torch.device) -> Control
 
 
 def roll_call(store: Store, name: str, rank: int, world_size: int, timeout_s: float) -> None:
-    """Wait for every rank at `name`. Raises TimeoutError that names who did not come."""
+    """Wait for every rank at `name`. Raises TimeoutError that names who did not come.
+
+    In short waits: an in-process restart raises in this thread, which no wait inside the store would let in.
+    """
     store.set(f"{name}/{rank}", "here")
     keys = [f"{name}/{other}" for other in range(world_size)]
-    try:
-        store.wait(keys, timedelta(seconds=timeout_s))
-    except dist.DistStoreError:
-        missing = [other for other, key in enumerate(keys) if not store.check([key])]
-        raise TimeoutError(f"{name}: no sign of rank(s) {missing} after {timeout_s:g} s") from None
+    end_s = time.monotonic() + timeout_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        with suppress(dist.DistStoreError):
+            store.wait(keys, timedelta(seconds=min(left_s, ROLL_CALL_S)))
+            return
+    missing = [other for other, key in enumerate(keys) if not store.check([key])]
+    raise TimeoutError(f"{name}: no sign of rank(s) {missing} after {timeout_s:g} s")
