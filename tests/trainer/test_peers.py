@@ -39,6 +39,7 @@ def test_silence_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("words", "gone"),
     [
+        ("[pair.cc:461] writev [127.0.0.1]:41626: Broken pipe", True),
         ("gloo: Connection closed by peer [10.0.0.2]:4711", True),
         ("Read error: Connection reset by peer", True),
         ("Timed out waiting 5000ms for send operation to complete", False),

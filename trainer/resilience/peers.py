@@ -13,7 +13,13 @@ WORD_S = 1.0
 """Several of the intervals at which NVRx's monitors look (in_process.py)."""
 
 # gloo's words when the other end of a socket is closed, and NCCL's when its proxy sees the same.
-_GONE = ("Connection reset by peer", "Connection closed by peer", "ncclRemoteError", "remote process exited")
+_GONE = (
+    "Connection reset by peer",
+    "Connection closed by peer",
+    "Broken pipe",
+    "ncclRemoteError",
+    "remote process exited",
+)
 
 
 def peer_is_gone(error: BaseException) -> bool:
