@@ -7,7 +7,7 @@ from typing import Any
 
 from kubernetes.client.exceptions import ApiException
 
-from ops.cluster import Cluster, PodState
+from ops.cluster import NOT_FOUND, Cluster, PodState
 from trainer.exit_codes import ExitCode
 
 CORDONED = "steadfast/cordoned-for"
@@ -28,8 +28,8 @@ class BadNodes:
         """Cordons the node of each pod that has just left with 91; what was done, or why not, in words."""
         for pod in pods:
             if pod.exit_code == ExitCode.BAD_NODE and pod.node and pod.name not in self._seen:
-                self._seen.add(pod.name)
-                yield from self._cordon(pod)
+                yield from list(self._cordon(pod))
+                self._seen.add(pod.name)  # not before: an API that fails for a moment is asked again
 
     def _cordon(self, pod: PodState) -> Iterator[str]:
         nodes = self._cluster.gpu_nodes()
@@ -51,6 +51,8 @@ class BadNodes:
         try:
             self._cluster.patch_node(pod.node, body)
         except ApiException as error:
+            if error.status == NOT_FOUND:
+                return f"  node {pod.node} is gone: {why}"
             if error.status != FORBIDDEN:
                 raise
             return (

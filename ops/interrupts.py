@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -34,6 +35,17 @@ def _silence_the_terminal() -> None:
         if stat.S_ISCHR(os.fstat(descriptor).st_mode):
             os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+@contextmanager
+def ended_if_interrupted(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """For a server that has not said yet who it is: nobody else could end it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        process.kill()
+        process.wait()
+        raise
 
 
 @contextmanager

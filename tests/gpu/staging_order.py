@@ -18,22 +18,18 @@ from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 import torch
+from two_tensors import NAMES, two_tensors
 
 from trainer.checkpoint.backend import SteadfastBackend
 from trainer.checkpoint.decisions import Action, Decision
-from trainer.checkpoint.layout import Item, Layout, Part
 from trainer.checkpoint.staging import Copy, DeviceStager, HostStager, Stager
 
 LENGTH = 512 << 20
-BYTES = 4 * LENGTH
-NAMES = ("model.w", "buffer.mean")
-ITEMS = tuple(
-    Item(name, (0,), (LENGTH,), torch.float32, at * BYTES, True, Part.OWN) for at, name in enumerate(NAMES)
-)
-END = BYTES * len(NAMES)
-LAYOUT = Layout(0, 1, ITEMS, (), [0, END, END, END, END], "digest", None, b"")  # type: ignore[arg-type]
+LAYOUT = two_tensors(LENGTH)
+ITEMS, END = LAYOUT.items, LAYOUT.slot_bytes
 LIMIT_S = 60.0
 Held = list[list[float]]
 

@@ -112,6 +112,9 @@ class Played:
         self.patched: list[str] = []
         self._names = [f"gpu-{number}" for number in range(count)]
 
+    def refuse(self, status: int | None) -> None:
+        self._refusal = status
+
     def gpu_nodes(self) -> list[Any]:
         return [self._node(name, number < self._closed) for number, name in enumerate(self._names)]
 
@@ -146,6 +149,23 @@ def test_who_may_not_cordon_is_told_what_to_ask_for_and_the_run_goes_on() -> Non
     (line,) = bad.news([left("gpu-1")])
     assert "kubectl cordon gpu-1" in line and "/fsx cannot be written" in line
     assert list(bad.news([left("gpu-1")])) == [], "said once"
+
+
+@pytest.mark.unit
+def test_an_api_that_fails_for_a_moment_is_asked_again() -> None:
+    played: Any = Played(2, refusal=503)
+    bad = BadNodes(played)
+    with pytest.raises(ApiException):
+        list(bad.news([left("gpu-1")]))
+    played.refuse(None)
+    assert len(list(bad.news([left("gpu-1")]))) == 1 and played.patched == ["gpu-1"]
+
+
+@pytest.mark.unit
+def test_a_node_that_goes_meanwhile_does_not_end_the_following() -> None:
+    played: Any = Played(2, refusal=404)
+    (line,) = BadNodes(played).news([left("gpu-1")])
+    assert "gpu-1 is gone" in line
 
 
 @pytest.mark.unit

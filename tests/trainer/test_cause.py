@@ -133,6 +133,12 @@ def test_a_rank_that_never_wrote_anything_is_known_by_its_pod(paths: RunPaths) -
     assert "pod p0 was killed by SIGKILL" in last_error(paths, 1)
 
 
+def test_a_signal_without_a_name_has_its_number(paths: RunPaths) -> None:
+    began(paths, 0, pod=0, local_rank=0)
+    write(paths, Event.RANK_KILLED, 0, local_rank=0, signal=40)
+    assert last_error(paths, 1) == "step 1, rank 0: killed by signal 40"
+
+
 def test_a_rank_that_ends_with_an_error_of_its_own_is_no_killed_one() -> None:
     line = "E1130 08:02:04.3 57 /torch/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 6) of binary: python"
     assert event_in(line) is None

@@ -73,7 +73,7 @@ def _of_raised(record: Record) -> str:
 
 
 def _of_killed(records: Sequence[Record], death: Record) -> str:
-    name, rank = signal.Signals(death["signal"]).name, _rank_of(records, death)
+    name, rank = _name_of(death["signal"]), _rank_of(records, death)
     if rank is None:
         return f"a rank of pod {death.get('pod')} was killed by {name} before it could write anything"
     done = [
@@ -82,6 +82,14 @@ def _of_killed(records: Sequence[Record], death: Record) -> str:
         if record.get("rank") == rank and record.get("event") in (Event.STEP, Event.RESTORED)
     ]
     return f"step {(done[-1] if done else 0) + 1}, rank {rank}: killed by {name}"
+
+
+def _name_of(number: int) -> str:
+    """Not every signal has one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _rank_of(records: Sequence[Record], death: Record) -> int | None:

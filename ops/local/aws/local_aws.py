@@ -15,6 +15,7 @@ import psutil
 from filelock import FileLock
 
 from ops.errors import CloudError
+from ops.interrupts import ended_if_interrupted
 from ops.local.aws.server import ADDRESS_FILE, HOST
 from ops.local.aws.settings import FILE_NAME, Failure, Settings, read
 from ops.local.state_files import raise_if_refused
@@ -129,12 +130,8 @@ class LocalAws:
             start_new_session=True,
         )
         log.close()
-        try:
+        with ended_if_interrupted(process):
             self._wait_until_announced(process)
-        except KeyboardInterrupt:  # it has not said yet who it is: nobody else could end it
-            process.kill()
-            process.wait()
-            raise
 
     def _wait_until_announced(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_LIMIT_S

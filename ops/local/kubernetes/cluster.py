@@ -18,6 +18,7 @@ from pathlib import Path
 from kubernetes import client, config
 
 from ops.errors import CloudError
+from ops.interrupts import ended_if_interrupted
 from ops.local.kubernetes.garbage import OUT_OF_SERVICE
 from ops.local.kubernetes.kinds import POD
 from ops.local.kubernetes.layout import Layout
@@ -108,12 +109,8 @@ class LocalCluster:
                 cwd=Path(__file__).parents[3],
                 start_new_session=True,
             )
-        try:
+        with ended_if_interrupted(server):
             self._wait_until_ready(server)
-        except KeyboardInterrupt:  # it has not said yet who it is: nobody else could end it
-            server.kill()
-            server.wait()
-            raise
 
     def _wait_until_ready(self, server: subprocess.Popen[bytes] | None) -> None:
         deadline = time.monotonic() + _START_S

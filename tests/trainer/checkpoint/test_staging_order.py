@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from fake_cuda import FakeCuda
+from two_tensors import NAMES, two_tensors
 
 from trainer.checkpoint import staging
 from trainer.checkpoint.backend import SteadfastBackend
 from trainer.checkpoint.decisions import Action, Decision
-from trainer.checkpoint.layout import Item, Layout, Part
 from trainer.checkpoint.staging import Copy, DeviceStager, HostStager
 
 pytestmark = pytest.mark.unit
@@ -21,12 +21,8 @@ pytestmark = pytest.mark.unit
 CPU = torch.device("cpu")
 LENGTH = 1024
 BYTES = 4 * LENGTH
-NAMES = ("model.w", "buffer.mean")
-ITEMS = tuple(
-    Item(name, (0,), (LENGTH,), torch.float32, at * BYTES, True, Part.OWN) for at, name in enumerate(NAMES)
-)
-END = BYTES * len(NAMES)
-LAYOUT = Layout(0, 1, ITEMS, (), [0, END, END, END, END], "digest", None, b"")  # type: ignore[arg-type]
+LAYOUT = two_tensors(LENGTH)
+ITEMS, END = LAYOUT.items, LAYOUT.slot_bytes
 
 
 class Rank:
