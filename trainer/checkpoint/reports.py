@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -50,6 +51,18 @@ def poll(outcome: Path, phase: Phase) -> Outcome | None:
     except FileNotFoundError:
         return None
     return Outcome(**json.loads(text))
+
+
+def news(outcome: Path, known: Collection[Phase]) -> dict[Phase, Outcome]:
+    """What has been reported beyond that, in order. Called in the trainer.
+
+    The last phase is looked for first: a writer may report two between two looks, and one that is there has its
+    predecessors beside it. Hashing is another lane's, so the end counts only with it.
+    """
+    looks = {phase: poll(outcome, phase) for phase in reversed(Phase) if phase not in known}
+    if Phase.HASHED not in known and looks[Phase.HASHED] is None:
+        looks[Phase.DONE] = None  # the other lane still reads the slot
+    return {phase: found for phase in Phase if (found := looks.get(phase)) is not None}
 
 
 def clear(outcome: Path) -> None:

@@ -19,7 +19,7 @@ from trainer.checkpoint.backend_types import Launch
 from trainer.checkpoint.chain import Position
 from trainer.checkpoint.decisions import Decision
 from trainer.checkpoint.mail import Mail, Session, ticket_of_old
-from trainer.checkpoint.reports import Outcome, Phase, clear, poll
+from trainer.checkpoint.reports import Outcome, Phase, clear, news
 from trainer.checkpoint.staging import Copy
 from trainer.checkpoint.worker import WriterProcess
 from trainer.checkpoint.writer import Request
@@ -271,14 +271,14 @@ class Saves:
             self._ledger.write(Event.PERSIST_STARTED, step=save.position.step, generation=save.position.name)
 
     def _follow(self, save: Save) -> None:
-        for phase in Phase:
-            if phase is Phase.DONE and Phase.HASHED not in save.reported:
-                continue  # the other lane still reads the slot
-            if phase not in save.reported and (outcome := poll(save.request.outcome, phase)) is not None:
-                save.reported.add(phase)
-                self._reached(save, phase, outcome)
+        self._listen(save)
         if not save.done and not self._writer.alive:
             self._bury_writer(f"the writer process {self._writer.pid} died")
+
+    def _listen(self, save: Save) -> None:
+        for phase, outcome in news(save.request.outcome, save.reported).items():
+            save.reported.add(phase)
+            self._reached(save, phase, outcome)
 
     def _reached(self, save: Save, phase: Phase, outcome: Outcome) -> None:
         step, generation = save.position.step, save.position.name
@@ -321,11 +321,14 @@ class Saves:
         )
         tell_launcher(self._paths, save.position.step)
 
-    def _finish(self, save: Save, *, error: str | None) -> None:
-        save.done = save.slot_free = True
+    def _finish(self, save: Save, *, error: str | None, slot_free: bool = True) -> None:
         clear(save.request.outcome)
-        if error is not None and not save.fenced:
+        if error is not None and Phase.COMMITTED in save.reported:
+            log.error("%s is committed; what came after that failed: %s", save.position.name, error)
+        elif error is not None and not save.fenced:
             self._failed(save.position, save.ticket, error, counts=save.persists)
+        save.slot_free = slot_free
+        save.done = True  # the last word: a drain ends with it
 
     def _failed(self, position: Position, ticket: str, error: str, *, counts: bool) -> None:
         """Snapshots that are for memory alone do not count: what they are for goes on without them."""
@@ -354,10 +357,11 @@ class Saves:
             self._finish(save, error="the copy from the device is not done")
 
     def _bury_writer(self, error: str) -> None:
-        """Replace it; all it had is lost, and what it may still read stays fenced."""
+        """Replace it; what it had not finished is lost, and what it may still read stays fenced."""
         self._writer.replace()
         stuck = bool(self._writer.stuck_pids)
         for save in self._saves:
             if save.submitted and not save.done:
-                self._finish(save, error=error)
-                save.slot_free = not stuck
+                self._listen(save)  # once more: it may have reported, and died after that
+            if save.submitted and not save.done:
+                self._finish(save, error=error, slot_free=not stuck)

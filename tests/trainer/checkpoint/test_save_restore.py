@@ -153,6 +153,17 @@ def test_writer_killed_during_a_save_is_replaced(run: Any) -> None:
     assert any("died" in event["error"] for event in run.events("save_failed"))
 
 
+def test_a_writer_that_dies_after_the_commit_has_failed_nothing(run: Any) -> None:
+    """Only the deletion of what is older is lost; the next save makes up for it."""
+    arm(run.paths, StorageFault("die", "pruned", "kill", rank=0, saves=1))
+    config = {**EVERY_2, "tolerate_failures": 0}
+    ranks = run.run(["start"], ["train", 2], ["finish"], config=config)
+    assert ranks.codes == [0, 0], ranks.heard
+    assert ranks.one("finished", "committed") is True
+    assert run.generations() == ["step-00000002.1"] and not run.events("save_failed")
+    assert any("what came after that failed" in said["text"] for said in ranks.all("log"))
+
+
 def test_stuck_writer_is_ended_in_bounded_time(run: Any) -> None:
     """NVRx PR#373: a write that never returns blocked all ranks. SIGSTOP stands for it."""
     arm(run.paths, StorageFault("stop", "fsync", "stop", rank=0, saves=1))
