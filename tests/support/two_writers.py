@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from trainer.checkpoint import writer
@@ -21,6 +22,14 @@ CUTS = [0, 40960, 49152, 53248]
 PROTOCOL = ("started", "mkdir", "made", "create", "write", "fsync", "close", "written", "rename", "acked")
 COMMITTING = ("gathered", "described", "fenced", "committed", "pruned")
 fork = multiprocessing.get_context("fork")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Until a writer has come that far."""
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 class World:

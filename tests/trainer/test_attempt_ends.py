@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from trainer import process
+from trainer import files, process
 from trainer.attempt import Attempt
 from trainer.checkpoint import SavesFailingError
 from trainer.config import TrainConfig
@@ -95,6 +97,34 @@ def test_a_new_attempt_takes_back_what_older_ones_have_said(paths: RunPaths) -> 
     assert verdict.find([paths.verdicts], "p", newer_than_ns={}), "its own stays"
     verdict.withdraw([paths.verdicts], "p", attempt=3)
     assert verdict.find([paths.verdicts], "p", newer_than_ns={}) is None
+
+
+def test_a_verdict_left_while_an_older_one_is_taken_back_stays(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = verdict.Verdict(ExitCode.PLANNED_STOP, "SIGTERM", 0, 9, attempt=3)
+
+    def meanwhile(path: Path) -> Path:
+        monkeypatch.undo()
+        verdict.leave(ours, [paths.verdicts], "q")
+        return verdict.temporary_beside(path)
+
+    verdict.leave(verdict.Verdict(ExitCode.SAVES_FAIL, "full", 0, 9, attempt=2), [paths.verdicts], "p")
+    monkeypatch.setattr(verdict, "temporary_beside", meanwhile)
+    verdict.withdraw([paths.verdicts], "p", attempt=3)
+    assert verdict.find([paths.verdicts], "p", newer_than_ns={}) == ours
+    assert [path.name for path in paths.verdicts.iterdir()] == ["job.json"]
+
+
+def test_pods_with_equal_process_numbers_leave_verdicts_side_by_side(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pod counts its own, and all start alike: one would rename what the other is writing."""
+    names = set()
+    for host in ("run-1-0", "run-1-1"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        names.add(files.temporary_beside(paths.verdicts / "job.json"))
+    assert len(names) == 2
 
 
 def test_sigterm_says_how_long_the_last_save_may_take() -> None:

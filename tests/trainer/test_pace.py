@@ -67,8 +67,8 @@ def test_forward_counts_and_waiting_does_not() -> None:
     watch = Stopwatch(blocks, torch.device("cpu"))
     for block in blocks:
         block(torch.ones(1))
-    time.sleep(0.2)
-    assert 0.1 <= watch.take_s() < 0.2
+    time.sleep(1.0)
+    assert 0.1 <= watch.take_s() < 1.0
     with torch.no_grad():  # an evaluation
         blocks[0](torch.ones(1))
     assert watch.take_s() == 0.0

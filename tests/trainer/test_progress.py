@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from nvidia_resiliency_ext.fault_tolerance.progress_tracker import TrainingProgressTracker
 
 from trainer.events import Event, Ledger
 from trainer.paths import RunPaths
-from trainer.resilience.progress import Starts, completed_step, recorded_loss, restored
+from trainer.resilience.progress import Starts, completed_step, recorded_loss, restored, saved_step, tell_launcher
 
 pytestmark = pytest.mark.unit
 
@@ -19,6 +21,16 @@ def test_attempts_that_began_at_the_same_step_are_counted(paths: RunPaths) -> No
     assert starts.attempts_in_a_row(10, 20) == 3
     assert starts.attempts_in_a_row(4, 20) == 2, "its own note is there already, or not yet"
     assert starts.attempts_in_a_row(10, 30) == 1
+
+
+def test_slow_storage_does_not_keep_who_tells_ft_launcher(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that does also brings the decisions to the other ranks."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    tell_launcher(paths, 7)
+    assert saved_step(paths) == 7 and not synced
 
 
 def test_a_resumed_run_has_every_try_again(paths: RunPaths) -> None:

@@ -239,9 +239,13 @@ class SteadfastBackend(Backend):
         """See `Asked`."""
         return any(save.persists for save in self._saves.active)
 
-    def drain(self, timeout_s: float) -> bool:
+    def drain(self, timeout_s: float, *, of: Position | None = None) -> bool:
         """See `Backend`."""
-        return self._saves.wait(lambda: not self._saves.active, timeout_s)
+
+        def over() -> bool:
+            return not self._saves.active or (of is not None and self._saves.committed == of)
+
+        return self._saves.wait(over, timeout_s)
 
     def left(self) -> list[Position]:
         """See `Backend`."""

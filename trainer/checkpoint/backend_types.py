@@ -69,8 +69,8 @@ class Backend(Asked, Protocol):
     def poll(self) -> None:
         """Called after every step."""
 
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until nothing is under way."""
+    def drain(self, timeout_s: float, *, of: Position | None = None) -> bool:
+        """Wait until nothing is under way, or rank 0 until `of` is committed: deletions may take their time."""
 
     def abandon(self, timeout_s: float) -> bool:
         """The attempt is over; False if something still holds on."""

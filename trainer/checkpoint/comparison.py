@@ -274,7 +274,7 @@ class ComparisonBackend(Backend):
         return self.under_way()
 
     @override
-    def drain(self, timeout_s: float) -> bool:
+    def drain(self, timeout_s: float, *, of: Position | None = None) -> bool:
         """See `Backend`. Unbounded, as these libraries are."""
         self._collect(blocking=True)
         return True

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 ABORT_TIMEOUT_S = 10.0
 SLOT_GRACE_S = 5.0
 """A rank may learn a little later than rank 0 that its slot is free; beyond that its save fails."""
-END_POLL_S = 0.02
+END_POLL_S, END_GRACE_S = 0.02, 1.0
 MIN_PATIENCE_S = 1.0
 
 
@@ -240,8 +240,8 @@ class CheckpointEngine:
             self._backend.drain(bound_s)  # a snapshot of this very step may be under way
             self._launch(step, persist=True, stage="", patient=True, end_s=end_s)
         position = Position(self._restored.attempt, step)
-        finished = self._backend.drain(max(0.0, end_s - time.monotonic()))
-        outcome = self._agree_on_end(control, position, end_s - time.monotonic(), finished)
+        outcome = self._agree_on_end(control, position, end_s)
+        self._backend.drain(max(0.0, end_s - time.monotonic()))  # what is older is being deleted
         self._ledger.write(Event.DRAIN, start_s=started, end_s=time.monotonic())
         if outcome == "committed":
             return True
@@ -266,13 +266,15 @@ class CheckpointEngine:
         newest = next(iter(candidates(self._paths)), None)  # rank 0 alone is told of commits; here any may ask
         return newest.name if newest else "the beginning"
 
-    def _agree_on_end(self, control: Control, position: Position, left_s: float, drained: bool) -> str:
+    def _agree_on_end(self, control: Control, position: Position, end_s: float) -> str:
+        """What became of it by then, in rank 0's words: the others wait a little longer than it does."""
         key = f"finished/{position.name}"
         if control.rank == 0:
-            outcome = self._backend.fate(position) if drained else "late"
+            over = self._backend.drain(max(0.0, end_s - time.monotonic()), of=position)
+            outcome = self._backend.fate(position) if over else "late"
             control.store.set(key, outcome)
             return outcome
-        deadline_s = time.monotonic() + max(left_s, 1.0)
+        deadline_s = max(end_s, time.monotonic()) + END_GRACE_S
         with contextlib.suppress(RuntimeError):  # the store may go while we ask: nobody will tell us then
             while time.monotonic() < deadline_s:
                 if control.store.check([key]):

@@ -2,8 +2,9 @@
 
     arm(paths, StorageFault(id="disk-full", point="write", action="ENOSPC", rank=1, saves=1))
 
-writes `<run>/storage-faults.json`; every writer reads it at the start of each save. An action that is a `Damage`
-harms what the save has written by then; `damage(...)` harms a committed generation, as rotten storage would.
+writes `<run>/storage-faults/disk-full.json`; every writer looks there at the start of each save. An action that is
+a `Damage` harms what the save has written by then; `damage(...)` harms a committed generation, as rotten storage
+would.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import Literal, cast, get_args
 from trainer.checkpoint.chain import Position, parse_position
 from trainer.checkpoint.records import COMMIT, METADATA, data_name
 from trainer.checkpoint.storage import PosixStorage, Storage
+from trainer.files import write_whole
 from trainer.paths import RunPaths
 
-FILE = "storage-faults.json"
+FOLDER = "storage-faults"
 POINTS = (
     "mkdir", "create", "write", "fsync", "close", "rename",  # calls
     "started", "made", "written", "acked", "gathered", "described", "fenced", "committed", "pruned",
@@ -53,24 +55,21 @@ def arm(paths: RunPaths, *faults: StorageFault) -> None:
     unknown = sorted({fault.point for fault in faults} - set(POINTS))
     if unknown:
         raise ValueError(f"no such point: {', '.join(unknown)}; there are {', '.join(POINTS)}")
-    everything = {fault.id: fault for fault in (*armed(paths), *faults)}
-    path = paths.root / FILE
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps([asdict(fault) for fault in everything.values()]))
-    temporary.rename(path)
+    folder = paths.root / FOLDER
+    folder.mkdir(exist_ok=True)
+    for fault in faults:  # each a file of its own: ranks may arm theirs at the same moment
+        write_whole(folder / f"{fault.id}.json", json.dumps(asdict(fault)).encode())
 
 
 def disarm(paths: RunPaths) -> None:
     """No more faults."""
-    (paths.root / FILE).unlink(missing_ok=True)
+    for path in (paths.root / FOLDER).glob("*.json"):
+        path.unlink(missing_ok=True)
 
 
 def armed(paths: RunPaths) -> list[StorageFault]:
     """The run's faults."""
-    try:
-        return [StorageFault(**fields) for fields in json.loads((paths.root / FILE).read_text())]
-    except FileNotFoundError:
-        return []
+    return [StorageFault(**json.loads(path.read_text())) for path in sorted((paths.root / FOLDER).glob("*.json"))]
 
 
 def storage_for(paths: RunPaths, *, rank: int, step: int, generation: str) -> Storage:
@@ -88,7 +87,7 @@ def _applies(paths: RunPaths, fault: StorageFault, rank: int, step: int, generat
     if fault.saves is None:
         return True
     # counted in a file, since a writer may have been killed by this very fault
-    tally = paths.root / f"storage-faults.{fault.id}.{rank}"
+    tally = paths.root / FOLDER / f"{fault.id}.{rank}.hit"
     hit = tally.read_text().split() if tally.exists() else []
     if generation in hit:
         return True

@@ -33,6 +33,8 @@ BUSY_S = 0.005
 IDLE_S = 0.05
 CANCEL_S = 10.0
 """For a writer to let go of a save that another rank has given up."""
+REPLACE_S = 5.0
+"""For the helper thread to replace a writer."""
 LET_GO_S = 60.0
 """For one to let go of a save of the attempt before: nobody waits for it."""
 
@@ -52,6 +54,8 @@ class Save:
     deadline_s: float
     fenced: bool = False
     """Of an attempt that is over: it may become a snapshot in memory, and nothing else."""
+    given_up: str = ""
+    """Why, if another rank has failed. It counts once the own writer has answered: its commit may be through."""
     submitted: bool = False
     reported: set[Phase] = field(default_factory=set)
     checksum_s: float = 0.0
@@ -172,7 +176,7 @@ class Saves:
 
         Waits, bounded, until they are whole or given up: a restore may want them. It does not wait for storage: a
         slot that is still being written keeps its content, and is not filled before its writer lets go. A writer
-        that does not hash is replaced; False if it holds on even then.
+        that does not hash is replaced, by the helper thread, as any is; False if it holds on even then.
         """
         with self._lock:
             self._mail = None
@@ -183,15 +187,10 @@ class Saves:
                     save.cancel()
         if self.wait(self.whole, timeout_s):
             return True
-        self._writer.replace()
         with self._lock:
-            self._saves = [save for save in self._saves if not self._drop(save)]
-            return not self._saves
-
-    def _drop(self, save: Save) -> bool:
-        """Forget a save whose writer is gone; one that hangs in the kernel keeps its slot."""
-        clear(save.request.outcome)
-        return not self._writer.stuck_pids
+            for save in self._saves:
+                save.deadline_s = 0.0
+        return self.wait(self.whole, REPLACE_S) and not self._writer.stuck_pids
 
     def close(self) -> None:
         """End the helper thread."""
@@ -231,15 +230,12 @@ class Saves:
         if self.stop_reason is not None and not self._stop_sent:
             mail.ask_to_stop(self.stop_reason)
             self._stop_sent = True
-        open_saves = {save.ticket: save for save in self.active if not save.fenced}
+        open_saves = {save.ticket: save for save in self.active if not (save.fenced or save.given_up)}
         for ticket, why in mail.exchange(open_saves).items():
             save = open_saves[ticket]
-            if Phase.COMMITTED not in save.reported:
-                save.cancel()
-                save.fenced = True  # counted once
-                save.deadline_s = min(save.deadline_s, time.monotonic() + CANCEL_S)
-                if mail.lead:
-                    self._failed(save.position, ticket, why, counts=save.persists)
+            save.given_up = why
+            save.cancel()
+            save.deadline_s = min(save.deadline_s, time.monotonic() + CANCEL_S)
 
     def _advance(self, save: Save) -> None:
         try:
@@ -323,21 +319,26 @@ class Saves:
 
     def _finish(self, save: Save, *, error: str | None, slot_free: bool = True) -> None:
         clear(save.request.outcome)
+        error = save.given_up or error
         if error is not None and Phase.COMMITTED in save.reported:
             log.error("%s is committed; what came after that failed: %s", save.position.name, error)
         elif error is not None and not save.fenced:
-            self._failed(save.position, save.ticket, error, counts=save.persists)
+            self._failed(save.position, save.ticket, error, counts=save.persists, heard=bool(save.given_up))
         save.slot_free = slot_free
         save.done = True  # the last word: a drain ends with it
 
-    def _failed(self, position: Position, ticket: str, error: str, *, counts: bool) -> None:
-        """Snapshots that are for memory alone do not count: what they are for goes on without them."""
+    def _failed(self, position: Position, ticket: str, error: str, *, counts: bool, heard: bool = False) -> None:
+        """Snapshots that are for memory alone do not count: what they are for goes on without them.
+
+        `heard`: of another rank.
+        """
         log.error("saving %s failed: %s", position.name, error)
         if counts:
             self.errors = {position: error}
         if self._mail is None:
             return
-        self._mail.say_failed(ticket, error)
+        if not heard:
+            self._mail.say_failed(ticket, error)
         if not (self._mail.lead and counts):
             return
         self.failures_in_a_row += 1

@@ -1,7 +1,7 @@
 """The one door to the file system: checked calls, and the seam through which storage faults are injected.
 
 Imports no torch: the writer process uses it. Every call names the path it failed on.
-`FaultyStorage` obeys `storage-faults.json` in the run directory (see `faults.py`), so a fault armed by any
+`FaultyStorage` obeys `storage-faults/` in the run directory (see `faults.py`), so a fault armed by any
 process acts in every writer of the run.
 """
 
@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
+
+from trainer.files import temporary_beside
 
 ALIGNMENT_BYTES = 4096
 
@@ -124,7 +126,8 @@ def write_file(storage: Storage, path: Path, data: bytes) -> None:
 
 def publish(storage: Storage, path: Path, data: bytes) -> None:
     """Make `path` appear with all of `data`, durable, or not at all. A failure leaves nothing behind."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_beside(path)
+    temporary.unlink(missing_ok=True)  # of a process with this number that was killed here
     try:
         write_file(storage, temporary, data)
         storage.rename(temporary, path)

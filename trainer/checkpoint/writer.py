@@ -47,6 +47,7 @@ from trainer.checkpoint.records import (
 from trainer.checkpoint.reports import Outcome, Phase, report
 from trainer.checkpoint.retention import clear_failed, prune, sweep_failed
 from trainer.checkpoint.storage import PosixStorage, Storage, publish
+from trainer.files import write_whole
 from trainer.parent_death import die_with_parent, name_process
 from trainer.paths import RunPaths
 
@@ -112,7 +113,7 @@ def adopt(trainer_pid: int, ready: Path) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     name_process(PROCESS_NAME)
     die_with_parent(trainer_pid)
-    ready.write_text(str(os.getpid()))
+    write_whole(ready, str(os.getpid()).encode())
 
 
 def handle(request: Request) -> None:
@@ -319,7 +320,7 @@ def _wait_for(request: Request, missing: Callable[[], list[int]], what: str) -> 
         ]
         if failed:
             rank = failed[0]
-            why = (request.directory / failure_name(rank)).read_text()
+            why = (request.directory / failure_name(rank)).read_text() or "its disk did not even take why"
             raise CancelledError(f"the writer of rank {rank} gave up: {why}")
         if time.monotonic() > end:
             raise TimeoutError(f"no {what} from ranks {ranks} within {request.commit_timeout_s} s")

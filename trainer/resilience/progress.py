@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from trainer.events import Event, json_lines, read_ledger
-from trainer.files import write_durably
+from trainer.files import write_durably, write_whole
 from trainer.paths import RunPaths
 
 log = logging.getLogger(__name__)
@@ -92,9 +92,13 @@ def restored(paths: RunPaths, step: int) -> None:
 
 
 def tell_launcher(paths: RunPaths, step: int) -> None:
-    """For ft_launcher's no-progress rule. A note that is lost costs no more than that rule's patience."""
+    """For ft_launcher's no-progress rule. A note that is lost costs no more than that rule's patience.
+
+    So it is not synced: the thread that writes it also brings the decisions to the other ranks, and storage that
+    takes long over an fsync would make rank 0 seem silent.
+    """
     try:
-        write_durably(paths.progress, str(step).encode())
+        write_whole(paths.progress, str(step).encode())
     except OSError as error:
         log.warning("ft_launcher is not told of step %d: %s", step, error)
 

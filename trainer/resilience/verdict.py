@@ -6,6 +6,7 @@ A verdict is a file in the run directory, with a copy in the pod's shared memory
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainer.exit_codes import ExitCode
+from trainer.files import temporary_beside, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +43,9 @@ def leave(verdict: Verdict, directories: Iterable[Path], pod: str) -> None:
     failures: list[OSError] = []
     written = 0
     for directory in directories:
-        temporary = directory / f".{name}.{os.getpid()}"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps({**asdict(verdict), "pod": pod}))
-            temporary.replace(directory / name)
+            write_whole(directory / name, json.dumps({**asdict(verdict), "pod": pod}).encode())
             written += 1
         except OSError as error:
             failures.append(error)
@@ -60,9 +60,21 @@ def withdraw(directories: Iterable[Path], pod: str, *, attempt: int) -> None:
             word = _read(directory / name, 0)
             if word is not None and word.attempt < attempt:
                 try:
-                    (directory / name).unlink(missing_ok=True)
+                    _remove_older(directory / name, attempt)
                 except OSError as error:
                     log.warning("a verdict of attempt %d stays: %s", word.attempt, error)
+
+
+def _remove_older(path: Path, attempt: int) -> None:
+    """Judged again once nobody can replace it: a rank may have left this attempt's own verdict meanwhile."""
+    aside = temporary_beside(path)
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(aside)
+        found = _read(aside, 0)
+        if found is not None and found.attempt >= attempt:
+            aside.rename(path)
+        else:
+            aside.unlink()
 
 
 def find(directories: Iterable[Path], pod: str, *, newer_than_ns: dict[Path, int]) -> Verdict | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import pickle
 import subprocess
 import sys
@@ -339,4 +338,7 @@ def test_fault_hits_as_many_saves_as_it_says(tmp_path: Path) -> None:
     )
     assert [hit(1, step) for step in (5, 10, 10, 20, 30)] == [False, True, True, True, False]
     assert not hit(0, 10)
-    assert json.loads((tmp_path / faults.FILE).read_text())[0]["id"] == "x"
+    faults.arm(paths, faults.StorageFault("y", "write", "EIO"))
+    assert [fault.id for fault in faults.armed(paths)] == ["x", "y"]
+    faults.disarm(paths)
+    assert not faults.armed(paths) and not hit(1, 10)

@@ -11,16 +11,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from two_writers import COMMITTING, CUTS, PROTOCOL, World, assert_whole, fork, write_and_exit
+from two_writers import COMMITTING, CUTS, PROTOCOL, World, assert_whole, fork, wait_until, write_and_exit
 
 from trainer.checkpoint import faults, writer
 from trainer.checkpoint.chain import Position, candidates, committed, newest_attempt
 from trainer.checkpoint.faults import StorageFault
-from trainer.checkpoint.records import COMMIT, Commit, ack_name, load
+from trainer.checkpoint.records import COMMIT, METADATA, Commit, ack_name, load
 from trainer.checkpoint.reports import Phase, poll
 from trainer.checkpoint.retention import prune
 from trainer.checkpoint.verify import verify_generation
@@ -125,11 +126,11 @@ def test_rank_0_names_the_rank_it_misses(world: World) -> None:
 def test_ghost_of_an_older_attempt_commits_nothing(world: World) -> None:
     """e6/e11: two orphans published a checkpoint 4 to 6 s after both trainers had died."""
     world.save(10)
-    faults.arm(world.paths, StorageFault("late", "described", "delay", delay_s=1.0, rank=0, from_step=20, saves=1))
+    faults.arm(world.paths, StorageFault("late", "described", "delay", delay_s=3.0, rank=0, from_step=20, saves=1))
     ghosts = [fork.Process(target=write_and_exit, args=(request,)) for request in world.requests(20)]
     for ghost in ghosts:
         ghost.start()
-    time.sleep(0.5)
+    wait_until((world.paths.checkpoints / "step-00000020.1" / METADATA).exists)
     world.begin(world.newest)
     for ghost in ghosts:
         ghost.join(20)
@@ -151,10 +152,10 @@ def test_publication_between_choice_and_attempt_is_off_the_chain(world: World) -
 def test_commit_waits_for_acks_of_this_generation(world: World) -> None:
     """Megatron-Bridge#5842: leftovers of another save in the result queue."""
     world.save(10)
-    request = world.request(0, 20, world.attempt, world.origin, timeout_s=1.0)
+    request = world.request(0, 20, world.attempt, world.origin, timeout_s=20.0)
     process = fork.Process(target=write_and_exit, args=(request,))
     process.start()
-    time.sleep(0.3)
+    wait_until(request.directory.exists)
     foreign = world.paths.checkpoints / "step-00000010.1" / ack_name(1)
     shutil.copy(foreign, request.directory / ack_name(1))
     process.join(20)
@@ -200,11 +201,16 @@ def test_orphan_of_a_dead_trainer_ends_itself(world: World) -> None:
     process.join(10)
     pid = int(ready.read_text())
     end = time.monotonic() + 1.0
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
-        if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
-            break
+    while (running := _runs(pid)) and time.monotonic() < end:
         time.sleep(0.01)
-    assert time.monotonic() < end
+    assert not running
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def _adopted(trainer: int, ready: Path) -> None:
@@ -237,11 +243,12 @@ def test_retention_counts_no_save_under_way(world: World) -> None:
     world.keep = 2
     for step in (10, 20):
         world.save(step)
-    faults.arm(world.paths, StorageFault("late", "gathered", "delay", delay_s=1.0, from_step=30, saves=1))
+    faults.arm(world.paths, StorageFault("late", "gathered", "delay", delay_s=3.0, from_step=30, saves=1))
     writers = [fork.Process(target=write_and_exit, args=(request,)) for request in world.requests(30)]
     for process in writers:
         process.start()
-    time.sleep(0.3)
+    under_way = world.paths.checkpoints / "step-00000030.1"
+    wait_until(lambda: all((under_way / ack_name(rank)).exists() for rank in (0, 1)))
     assert not prune(world.paths, 2, 0)
     assert committed(world.paths) == [Position(1, 10), Position(1, 20)]
     for process in writers:

@@ -110,7 +110,7 @@ def test_saves_in_a_row_wait_for_a_slot_and_all_commit(run: Any) -> None:
     assert all(event["bytes"] <= held / 4 for event in run.events("snapshot")), "two slots on each of two ranks"
 
 
-@pytest.mark.parametrize(("name", "within_s"), [("SIGSTOP", (3.5, 5.0)), ("SIGKILL", (0.0, 3.5))])
+@pytest.mark.parametrize(("name", "within_s"), [("SIGSTOP", (3.5, 20.0)), ("SIGKILL", (0.0, 3.5))])
 def test_a_rank_that_does_not_come_is_named(run: Any, name: str, within_s: tuple[float, float]) -> None:
     """e14. marin#8534: one rank's stalled read kept 704 GPUs waiting for 4.5 hours, and nobody knew for which."""
     ranks = run.launch(["start"], config=READING, lost_in_open=1, signal=name, control_timeout_s=4.0)

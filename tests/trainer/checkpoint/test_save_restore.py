@@ -6,6 +6,7 @@ Launches cost seconds of imports, so one launch serves as many claims as fit int
 from __future__ import annotations
 
 import json
+import signal
 import time
 from typing import Any
 
@@ -162,6 +163,42 @@ def test_a_writer_that_dies_after_the_commit_has_failed_nothing(run: Any) -> Non
     assert ranks.one("finished", "committed") is True
     assert run.generations() == ["step-00000002.1"] and not run.events("save_failed")
     assert any("what came after that failed" in said["text"] for said in ranks.all("log"))
+
+
+def test_what_is_committed_is_not_late_though_old_generations_are_still_being_deleted(run: Any) -> None:
+    """The run would end with 90, or a stop claim steps that are not lost."""
+    arm(run.paths, StorageFault("slow", "pruned", "delay", rank=0, delay_s=4.0, saves=1))
+    ranks = run.run(["start"], ["train", 2], ["finish", 3.0], config={"persist_every": 100})
+    assert ranks.codes == [0, 0], ranks.heard
+    assert ranks.one("finished", "committed") is True and not ranks.all("log")
+
+
+def test_a_save_that_is_committed_after_all_has_not_failed(run: Any) -> None:
+    """Rank 1's writer dies once its part is durable and acknowledged; rank 0's writer commits nevertheless."""
+    arm(
+        run.paths,
+        StorageFault("die", "acked", "kill", rank=1, saves=1),
+        StorageFault("slow", "fenced", "delay", rank=0, delay_s=1.5, saves=1),
+    )
+    config = {**EVERY_2, "tolerate_failures": 0}
+    ranks = run.run(["start"], ["train", 2], ["sleep", 0.5], ["train", 3], ["drain"], ["train", 5], config=config)
+    assert ranks.codes == [0, 0], ranks.heard
+    assert any("died" in said["text"] for said in ranks.all("log"))
+    assert "step-00000002.1" in run.generations() and not run.events("save_failed")
+
+
+def test_a_writer_that_does_not_hash_is_replaced_when_its_attempt_ends(run: Any) -> None:
+    """By the thread that replaces all of them: two at it would start two."""
+    config = {"persist_every": 2, "snapshot_every": 2}
+    ranks = run.run(
+        ["start"], ["train", 1], ["sleep", 0.5], ["signal_writer", signal.SIGSTOP], ["train", 2], ["abort"],
+        ["start"], ["train", 4], ["finish"], config=config,
+    )  # fmt: skip
+    assert ranks.codes == [0, 0], ranks.heard
+    assert ranks.one("finished", "committed") is True
+    said = [said["text"] for said in ranks.all("log") if said["rank"] == 0]
+    assert sum("replacing the writer" in text for text in said) == 1
+    assert not any("goes on" in text or "hangs" in text for text in said)
 
 
 def test_stuck_writer_is_ended_in_bounded_time(run: Any) -> None:
