@@ -144,6 +144,13 @@ def candidates(paths: RunPaths) -> list[Position]:
     return [position for position in reversed(committed(paths)) if chain.holds(position)]
 
 
+def saves_under_way(paths: RunPaths) -> list[Position]:
+    """What the newest attempt is writing now, as far as storage tells: begun, neither committed nor failed."""
+    directories = paths.checkpoints.glob(f"step-*.{newest_attempt(paths)}")
+    open_ones = (d for d in directories if not (d / COMMIT).exists() and not any(d.glob("fail.*")))
+    return sorted(position for directory in open_ones if (position := parse_position(directory.name)))
+
+
 def take_attempt(paths: RunPaths, record: Attempt) -> Attempt:
     """Create the next attempt's record (O_EXCL, durable); returns it with the number taken and its ancestors."""
     ancestors = _ancestors(paths, record.origin)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 from trainer.checkpoint import faults
 from trainer.checkpoint.arena import forget_snapshots
-from trainer.checkpoint.chain import candidates
+from trainer.checkpoint.chain import candidates, saves_under_way
 from trainer.faults.inject import InjectedError
 from trainer.faults.schema import Fault, FaultClass
-from trainer.paths import PodContext
+from trainer.paths import PodContext, RunPaths
 
+POLL_S = 0.02
 SLOW_FSYNC_S = 5.0
+SETTLE_S = 2.0
+"""Below what the other ranks wait for this one in a collective."""
 
 
 def break_storage(context: PodContext, fault: Fault) -> None:
@@ -20,6 +25,7 @@ def break_storage(context: PodContext, fault: Fault) -> None:
     """
     paths = context.paths
     if fault.class_ is FaultClass.CORRUPT_CHECKPOINT:
+        _let_saves_end(paths)
         damaged = candidates(paths)[:1]
         for newest in damaged:
             faults.damage(paths, newest, "flip", rank=fault.rank)
@@ -38,3 +44,10 @@ def break_storage(context: PodContext, fault: Fault) -> None:
             delay_s=fault.duration_s or SLOW_FSYNC_S,
         ),
     )
+
+
+def _let_saves_end(paths: RunPaths) -> None:
+    """Bounded: the restart would read a generation that is committed after the damage, and never meet that."""
+    end_s = time.monotonic() + SETTLE_S
+    while saves_under_way(paths) and time.monotonic() < end_s:
+        time.sleep(POLL_S)
