@@ -26,6 +26,8 @@ class ContainerRecord:
     retry_at_s: float = 0.0
     """When it runs again after it has ended; 0: not decided."""
     crashes: int = 0
+    asked: bool = False
+    """SIGTERM has reached it."""
     termination_message: str = ""
 
     @property

@@ -204,19 +204,20 @@ class PodWorker:
         if self._terminated_at_s is None:
             self._terminated_at_s = time.time()
             record(self._s.store, pod, "Normal", "Killing", "Stopping containers")
-            for rec in self.records:
-                if rec.begun:
-                    self._s.runtime.terminate(self.uid, rec.name, rec.attempt)
+        for rec in self.records:
+            self._ask_to_end(rec)
         if time.time() >= seconds(pod["metadata"]["deletionTimestamp"]):
             self._s.runtime.kill(self.uid)
+
+    def _ask_to_end(self, rec: ContainerRecord) -> None:
+        """SIGTERM once, as soon as there is somebody to get it: a container may still be on its way."""
+        if rec.begun and rec.ended is None and not rec.asked:
+            rec.asked = self._s.runtime.terminate(self.uid, rec.name, rec.attempt)
 
     def _stop_sidecars(self, pod: Object) -> None:
         grace_s = float(pod["spec"].get("terminationGracePeriodSeconds", 30))
         for rec in self.records:
-            if not rec.begun or rec.ended is not None:
-                continue
-            if self._terminated_at_s is None:
-                self._s.runtime.terminate(self.uid, rec.name, rec.attempt)
+            self._ask_to_end(rec)
         if self._terminated_at_s is None:
             self._terminated_at_s = time.time()
         elif time.time() > self._terminated_at_s + grace_s:

@@ -141,11 +141,10 @@ class Runtime:
         running = _read(directory / "running.json")
         return running is not None and processes.runs(running["shim"], str(directory / "spec.json"))
 
-    def terminate(self, pod_uid: str, container: str, attempt: int) -> None:
-        """SIGTERM for the first process only, as a container runtime does."""
+    def terminate(self, pod_uid: str, container: str, attempt: int) -> bool:
+        """SIGTERM for the first process only, as a container runtime does; False if there is none (yet)."""
         state = self.state(pod_uid, container, attempt)
-        if isinstance(state, Running):
-            processes.send(state.pid, signal.SIGTERM)
+        return isinstance(state, Running) and processes.send(state.pid, signal.SIGTERM)
 
     def kill(self, pod_uid: str, container: str = "") -> None:
         """SIGKILL for every process of a container, or of a whole pod. The shims stay and note it."""

@@ -42,8 +42,9 @@ def main(spec_path: str) -> None:
         become_container(spec, error_write)
     os.close(error_write)
     started = time.time()
-    write_atomically(spec["running_file"], {"shim": os.getpid(), "pid": child, "startedAt": started})
     start_error = read_all(error_read)
+    # Not before: until it is the command, the child still ignores what the shim ignores, SIGTERM too.
+    write_atomically(spec["running_file"], {"shim": os.getpid(), "pid": child, "startedAt": started})
     code = wait_for(child)
     end_descendants(spec["cgroups"])
     if start_error:

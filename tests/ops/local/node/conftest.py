@@ -56,6 +56,11 @@ class Pods:
         """Every pod."""
         return self.api.sanitize_for_serialization(self.core.list_namespaced_pod(self.namespace).items)
 
+    def events(self, name: str, reason: str) -> list[str]:
+        """What was said of a pod, for one reason."""
+        events = self.core.list_namespaced_event(self.namespace, field_selector=f"reason={reason}").items
+        return [e.message for e in events if e.involved_object.name == name]
+
     def end(self, name: str) -> Any:
         """Waits for the pod's end; the terminated state of its first container."""
         self.until(lambda: self.phase(name) in ("Succeeded", "Failed"))

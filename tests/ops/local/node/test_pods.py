@@ -40,6 +40,8 @@ while True:
         time.sleep(0.05)
 " $(HOST) $(PORT)
 """
+HELD = {"envFrom": [{"configMapRef": {"name": "late"}}]}
+"""A container that does not start before this is there."""
 
 
 def _serve(name: str, port: int) -> str:
@@ -140,6 +142,23 @@ def test_grace_then_sigkill_and_what_detached_goes_too(pods: Any) -> None:
     pods.until(lambda: not pods.all())
     assert 0.9 <= time.monotonic() - asked_s < 4.0
     pods.until(lambda: not list(processes.marked(mark)))
+
+
+def test_a_pod_deleted_while_it_starts_is_asked_when_it_can_hear(pods: Any) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination"""
+    pods.run("p", "exec sleep 600", container=HELD, terminationGracePeriodSeconds=600)
+    uid = pods.get("p")["metadata"]["uid"]
+    log = pods.cluster.kubeconfig.parent / "pods" / uid / "main" / "0" / "log"
+    log.parent.mkdir(parents=True)
+    os.mkfifo(log)  # opening it is the last but one thing before the command: there the start waits for a reader
+    pods.core.create_namespaced_config_map(pods.namespace, {"metadata": {"name": "late"}, "data": {}})
+    mark = processes.mark_of(pods.cluster.environment, uid)
+    pods.until(lambda: len(list(processes.marked(mark))) == 2)  # the shim and what will be the command
+    pods.core.delete_namespaced_pod("p", pods.namespace)
+    pods.until(lambda: pods.events("p", "Killing"))
+    reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    pods.until(lambda: not pods.all())
+    os.close(reader)
 
 
 def test_a_container_takes_its_descendants_with_it(pods: Any) -> None:
@@ -361,10 +380,6 @@ def test_one_pods_trouble_is_told_and_none_of_the_others_business(pods: Any) -> 
     pods.run("bad", "true", container=mount, volumes=volumes)
     assert pods.result("good", "echo fine") == "fine\n"
 
-    def told() -> Any:
-        events = pods.core.list_namespaced_event(pods.namespace, field_selector="reason=FailedSync").items
-        return [e.message for e in events if e.involved_object.name == "bad"]
-
-    pods.until(told)
+    pods.until(lambda: pods.events("bad", "FailedSync"))
     pods.core.delete_namespaced_pod("bad", pods.namespace)
     pods.until(lambda: [p["metadata"]["name"] for p in pods.all()] == ["good"])
