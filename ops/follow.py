@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from http.client import HTTPException
 from typing import Any
 
 from kubernetes.client.exceptions import ApiException
@@ -79,21 +80,18 @@ def follow(
                 advance(*newest_step(cluster, job))
                 answered_s = time.monotonic()
             except (HTTPError, ApiException) as error:
-                if not _passing(error) or time.monotonic() - answered_s > PATIENCE_S:
+                if not is_passing(error) or time.monotonic() - answered_s > PATIENCE_S:
                     raise
             if outcome is not None:
                 return _with_pod_messages(cluster, job, outcome)
             time.sleep(POLL_S)
 
 
-def _passing(error: HTTPError | ApiException) -> bool:
+def is_passing(error: Exception) -> bool:
     """A network or a server that may be back in a moment: no reason to lose sight of a run of days."""
-    return (
-        isinstance(error, HTTPError)
-        or error.status is None
-        or int(error.status) in (0, 429)
-        or error.status >= 500
-    )
+    if isinstance(error, ApiException):
+        return error.status is None or int(error.status) in (0, 429) or error.status >= 500
+    return isinstance(error, HTTPError | HTTPException | ConnectionError | TimeoutError)
 
 
 class _Waiting:

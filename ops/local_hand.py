@@ -53,14 +53,21 @@ class LocalHand:
             if error.status != NOT_FOUND:
                 raise
 
-    def _pod_kill(self, pod: PodState) -> tuple[str, Act]:
+    def _pod_kill(self, pod: PodState) -> tuple[str, Act] | None:
         """SIGKILL for all it runs, by the node: a deletion would ask the pod to save first."""
-        uid = self._core.read_namespaced_pod(pod.name, self._cluster.namespace).metadata.uid
+        try:
+            uid = self._core.read_namespaced_pod(pod.name, self._cluster.namespace).metadata.uid
+        except ApiException as error:
+            if error.status != NOT_FOUND:
+                raise
+            return None
         return pod.name, partial(self._local.kill_pod, uid)
 
     def _node_loss(self, node: str, outage_s: float) -> None:
-        self._local.kill_node(node)
-        self._back_at_s[node] = time.monotonic() + outage_s
+        try:
+            self._local.kill_node(node)
+        finally:  # an answer that is lost may tell of a node that is, too
+            self._back_at_s[node] = time.monotonic() + outage_s
 
     def whole(self) -> bool:
         """All pods run, spares included, and so does the store's."""

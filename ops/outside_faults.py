@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ops.errors import InvalidInputError
+from ops.follow import PATIENCE_S, is_passing
 from ops.ledger_tail import LedgerTail
 from trainer.events import Event, Ledger
 from trainer.faults.schema import FROM_OUTSIDE, Fault, Phase
@@ -43,6 +44,8 @@ class Moment:
 
     fault: Fault
     eval_every: int
+    retry_at_s: float = field(default=0.0, init=False)
+    """Nobody asks the cluster again before, when it was not to be struck."""
     _triggered: bool = field(default=False, init=False)
 
     def reached_by(self, record: Record) -> bool:
@@ -63,8 +66,8 @@ class Moment:
                 return bool(event == Event.SNAPSHOT and record["step"] >= fault.step)
             case Phase.EVALUATION:
                 return self._step_done(record, fault.step) and record["step"] % (self.eval_every or 1) == 0
-        if fault.step == 1:
-            return bool(event == Event.RESTORED)
+        if fault.step == 1 and event == Event.RESTORED:
+            return True
         return self._step_done(record, fault.step - 1)
 
     @staticmethod
@@ -80,19 +83,21 @@ class Striker:
         self._events, self._hand = events, hand
         self._tail = LedgerTail(events)
         self._pods: dict[int, str] = {}
-        self._retry_at_s = 0.0
+        self._due: list[Moment] = []
+        self._owed: tuple[str, Act] | None = None
+        """The act that the last record tells of, and what to say when it is done."""
         self.said: list[str] = []
 
     def look(self) -> None:
-        """One look at what is new."""
-        due: list[Moment] = []
+        """One look at what is new. After an error, the next look takes up what this one has not done."""
         for record in self._tail.fresh():
             if record.get("rank") is not None:
                 self._pods[record["rank"]] = record["pod"]
-            due += [moment for moment in self._waiting if moment.reached_by(record) and moment not in due]
-        if due and time.monotonic() >= self._retry_at_s:
-            for moment in due:
-                self._strike(moment)
+            # Kept over a pause: some records come once.
+            self._due += [m for m in self._waiting if m.reached_by(record) and m not in self._due]
+        self._act()
+        for moment in [m for m in self._due if time.monotonic() >= m.retry_at_s]:
+            self._strike(moment)
         self._hand.heal()
 
     def close(self) -> None:
@@ -100,18 +105,30 @@ class Striker:
         self._hand.heal(at_once=True)
 
     def _strike(self, moment: Moment) -> None:
-        """Not now, if the job is not whole: a later record of the same kind brings it up again."""
-        fault = moment.fault
-        ready = fault.phase in _BEFORE_STEPS or self._hand.whole()
+        """Not now, if the job is not whole: a later record of a step brings it up again, or the end of a pause."""
+        fault, before_steps = moment.fault, moment.fault.phase in _BEFORE_STEPS
+        moment.retry_at_s = time.monotonic() + RETRY_S
+        ready = before_steps or self._hand.whole()
         prepared = self._hand.blow(fault, self._pods.get(fault.rank)) if ready else None
         if prepared is None:
-            self._retry_at_s = time.monotonic() + RETRY_S
+            if not before_steps:
+                self._due.remove(moment)
             return
+        self._due.remove(moment)
         self._waiting.remove(moment)
         target, act = prepared
         if self._claim(fault, target):
+            said = f"fault {fault.id}: {fault.class_.value} strikes {target} at step {fault.step}"
+            self._owed = (said, act)
+            self._act()
+
+    def _act(self) -> None:
+        """What has its record must be done, if need be in a later look."""
+        if self._owed is not None:
+            said, act = self._owed
             act()
-            self.said.append(f"fault {fault.id}: {fault.class_.value} strikes {target} at step {fault.step}")
+            self._owed = None
+            self.said.append(said)
 
     def _claim(self, fault: Fault, target: str) -> bool:
         """The fault's record, by exclusive creation as trainer.faults.inject makes it."""
@@ -152,7 +169,7 @@ def refuse_where_nobody_strikes(faults: Sequence[Fault], *, local: bool, followe
 def striking(striker: Striker | None) -> Iterator[Callable[[], Iterator[str]]]:
     """Strike from a thread while the run is followed; gives what was done since last asked, as lines.
 
-    An error of the thread is raised where the lines are asked for, and at the end.
+    An error of the thread that does not pass is raised where the lines are asked for, and at the end.
     """
     if striker is None:
         yield lambda: iter(())
@@ -161,8 +178,7 @@ def striking(striker: Striker | None) -> Iterator[Callable[[], Iterator[str]]]:
 
     def work() -> None:
         try:
-            while not over.wait(POLL_S):
-                striker.look()
+            _look_until(over, striker)
         except BaseException as error:
             errors.append(error)
 
@@ -182,3 +198,16 @@ def striking(striker: Striker | None) -> Iterator[Callable[[], Iterator[str]]]:
         striker.close()
     if errors:
         raise errors[0]
+
+
+def _look_until(over: threading.Event, striker: Striker) -> None:
+    """Look again and again, with as much patience for the API as who follows the run has."""
+    done_s = time.monotonic()
+    while not over.wait(POLL_S):
+        try:
+            striker.look()
+            done_s = time.monotonic()
+        except Exception as error:
+            if not is_passing(error) or time.monotonic() - done_s > PATIENCE_S:
+                raise
+            over.wait(RETRY_S)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
 
+from ops.cluster import PodState
 from ops.errors import InvalidInputError
 from ops.ledger_tail import LedgerTail
-from ops.outside_faults import Moment, Striker, refuse_where_nobody_strikes, striking
+from ops.local_hand import LocalHand
+from ops.outside_faults import RETRY_S, Moment, Striker, refuse_where_nobody_strikes, striking
 from trainer.events import Event, Ledger, read_ledger
 from trainer.faults.schema import Fault, FaultClass, Phase
 
@@ -100,6 +106,41 @@ def test_it_waits_for_a_job_that_is_whole(
 
 
 @pytest.mark.parametrize(
+    ("phase", "event"), [(Phase.START_UP, Event.PROCESS_STARTED), (Phase.RECOVERY, Event.GROUP_READY)]
+)
+def test_a_moment_that_comes_once_is_kept_while_another_fault_waits(
+    rank: Ledger, hand: FakeHand, phase: Phase, event: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, once = fault(20), Fault(id="g", class_=FaultClass.POD_KILL, rank=1, step=30, phase=phase)
+    hand.is_whole = False
+    watching = striker(hand, first, once)
+    rank.write(Event.STEP, step=19)
+    watching.look()
+    hand.there = False
+    Ledger(hand.events, "fault-other", pod="p").write(Event.FAULT_INJECTED, id="other", step=30)
+    rank.write(event)
+    watching.look()
+    hand.there = True
+    monkeypatch.setattr("time.monotonic", lambda now=time.monotonic: now() + RETRY_S)
+    watching.look()
+    assert watching.said == ["fault g: pod_kill strikes pod job-1 at step 30"]
+
+
+def test_a_fault_of_the_first_step_that_finds_the_job_incomplete_strikes_later(
+    rank: Ledger, hand: FakeHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ops.outside_faults.RETRY_S", 0.0)
+    watching = striker(hand, fault(1))
+    hand.is_whole = False
+    rank.write(Event.RESTORED, step=0)
+    watching.look()
+    hand.is_whole = True
+    rank.write(Event.STEP, step=1)
+    watching.look()
+    assert len(hand.struck) == 1
+
+
+@pytest.mark.parametrize(
     ("phase", "step", "event", "fields"),
     [
         (Phase.START_UP, 1, Event.PROCESS_STARTED, {}),
@@ -145,6 +186,49 @@ def test_an_error_of_the_thread_is_raised(rank: Ledger, hand: FakeHand) -> None:
     with pytest.raises(OSError, match="no cluster"), striking(striker(hand, fault(20))) as lines:
         while True:
             list(lines())
+
+
+@pytest.mark.parametrize("error", [ApiException(status=503), ConnectionRefusedError("the server starts again")])
+def test_an_error_that_passes_delays_a_fault(
+    rank: Ledger, hand: FakeHand, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the record nothing has happened; after it the act is still owed."""
+    monkeypatch.setattr("ops.outside_faults.RETRY_S", 0.0)
+    whole, blow, failures = hand.whole, hand.blow, [error] * 2
+
+    def fail() -> None:
+        if failures:
+            raise failures.pop()
+
+    def whole_later() -> bool:
+        if len(failures) == 2:
+            fail()
+        return whole()
+
+    def blow_later(fault: Fault, pod: str | None) -> Any:
+        target, act = blow(fault, pod)
+        return target, lambda: (fail(), act())
+
+    monkeypatch.setattr(hand, "whole", whole_later)
+    monkeypatch.setattr(hand, "blow", blow_later)
+    rank.write(Event.STEP, step=19)
+    with striking(striker(hand, fault(20))) as lines:
+        told: list[str] = []
+        while not told:
+            told = list(lines())
+    assert (failures, hand.struck) == ([], [("job-1", True)])
+
+
+def test_a_pod_that_goes_before_its_uid_is_read_is_not_there() -> None:
+    def gone(*_: Any) -> Any:
+        raise ApiException(status=404)
+
+    pod = PodState("job-1", 1, "node-1", "Running", "", None)
+    cluster: Any = SimpleNamespace(namespace="n", pods=lambda job: [pod])
+    local: Any = SimpleNamespace(api_client=client.ApiClient)
+    hand = LocalHand(local, cluster, "job", 2)
+    hand._core = SimpleNamespace(read_namespaced_pod=gone)
+    assert hand.blow(fault(), "job-1") is None
 
 
 def test_without_faults_nothing_is_watched() -> None:
