@@ -51,6 +51,8 @@ class Change:
     type: str
     ref: Ref
     obj: Object
+    old: Object | None
+    """The object before; None when it was added."""
 
 
 def ref_of(obj: Object) -> Ref:
@@ -211,6 +213,7 @@ class Store:
                 self._db.execute("INSERT OR REPLACE INTO objects VALUES (?,?,?)", row)
             self._db.execute("INSERT OR REPLACE INTO counter VALUES (0,?)", (version,))
         bucket = self._objects.setdefault(ref.kind, {})
+        old = bucket.get(ref)
         if change_type == "DELETED":
             bucket.pop(ref, None)
         else:
@@ -218,7 +221,7 @@ class Store:
         self.version = version
         if len(self._log) == _KEPT_CHANGES:
             self.oldest_version = self._log[0].version
-        self._log.append(Change(version, change_type, ref, obj))
+        self._log.append(Change(version, change_type, ref, obj, old))
         self.changed.notify_all()
         return _copy(obj)
 

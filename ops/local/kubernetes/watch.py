@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from ops.local.kubernetes.errors import ApiError
 from ops.local.kubernetes.kinds import Kind
-from ops.local.kubernetes.objects import Object, uid_of
+from ops.local.kubernetes.objects import Object
 from ops.local.kubernetes.selectors import Selection, number
 from ops.local.kubernetes.store import Change, Store
 from ops.local.kubernetes.tables import as_table
@@ -27,10 +27,10 @@ def watch(store: Store, selection: Selection, args: Mapping[str, str], *, table:
     if since and since < store.oldest_version:
         raise ApiError(410, "Expired", f"too old resource version: {since} ({store.oldest_version})")
     with store.changed:
-        present = [o for o in store.select(selection.kind, selection.namespace) if selection.matches(o)]
+        present = store.select(selection.kind, selection.namespace)
         version = since or store.version
-    stream = _Stream(selection, table, {uid_of(o) for o in present})
-    first = [] if since else [stream.line("ADDED", o) for o in present]
+    stream = _Stream(selection, table)
+    first = [] if since else [stream.line("ADDED", o) for o in present if selection.matches(o)]
     # kubectl from 1.35 on lists by watching and waits for this bookmark.
     if args.get("sendInitialEvents") in ("true", "1"):
         first.append(stream.bookmark(version))
@@ -39,8 +39,8 @@ def watch(store: Store, selection: Selection, args: Mapping[str, str], *, table:
 
 
 class _Stream:
-    def __init__(self, selection: Selection, table: bool, known: set[str]) -> None:
-        self._selection, self._table, self._known = selection, table, known
+    def __init__(self, selection: Selection, table: bool) -> None:
+        self._selection, self._table = selection, table
 
     def lines(self, store: Store, version: int, first: list[str], end_s: float) -> Iterator[str]:
         yield from first
@@ -54,12 +54,9 @@ class _Stream:
         """An object that enters or leaves the selection is added or deleted, whatever happened to it."""
         if change.ref.kind != self._selection.kind:
             return None
-        uid = uid_of(change.obj)
-        was, now = uid in self._known, change.type != "DELETED" and self._selection.matches(change.obj)
-        if now:
-            self._known.add(uid)
-            return "MODIFIED" if was and change.type == "MODIFIED" else "ADDED"
-        self._known.discard(uid)
+        was = change.old is not None and self._selection.matches(change.old)
+        if change.type != "DELETED" and self._selection.matches(change.obj):
+            return "MODIFIED" if was else "ADDED"
         return "DELETED" if was else None
 
     def line(self, event: str, obj: Object) -> str:

@@ -302,9 +302,21 @@ def test_watch_sends_the_state_then_changes_then_what_leaves_the_selection(serve
     now = server.lines(f"{path}?watch=true&timeoutSeconds=1")
     assert [(e["type"], e["object"]["metadata"]["name"]) for e in now] == [("ADDED", "a")]
     since = server.lines(f"{path}?watch=true&resourceVersion={version}&timeoutSeconds=1&labelSelector=x=1")
-    assert [(e["type"], e["object"]["metadata"]["name"]) for e in since] == [("ADDED", "b"), ("DELETED", "b")]
+    seen = [(e["type"], e["object"]["metadata"]["name"]) for e in since]
+    assert seen == [("ADDED", "b"), ("DELETED", "a"), ("DELETED", "b")]
     bookmark = server.lines(f"{path}?watch=true&timeoutSeconds=1&sendInitialEvents=true")[-1]
     assert bookmark["type"] == "BOOKMARK"
+
+
+def test_a_watch_tells_what_was_deleted_between_the_list_and_itself(server: Server) -> None:
+    """https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes"""
+    path = "/api/v1/namespaces/n/configmaps"
+    server("POST", path, {"metadata": {"name": "a"}})
+    _, listed = server("GET", path)
+    server("DELETE", f"{path}/a")
+    version = listed["metadata"]["resourceVersion"]
+    since = server.lines(f"{path}?watch=true&resourceVersion={version}&timeoutSeconds=1")
+    assert [(e["type"], e["object"]["metadata"]["name"]) for e in since] == [("DELETED", "a")]
 
 
 def test_a_watch_from_a_version_of_before_the_restart_is_gone(server: Server, tmp_path: Path) -> None:
