@@ -66,7 +66,7 @@ def _keep_what_was_left_behind(holders: Holders, cluster: Cluster) -> None:
 def running_world(call: Call) -> World | None:
     """The world of a local Kubernetes that is up; None when it is not."""
     local = LocalCluster(call.state)
-    if not local.is_running():
+    if not local.is_answering():
         return None
     cluster = Cluster.from_kubeconfig(local.kubeconfig, call.environment.namespace)
     return World(call, cluster, runs_of(call), local.substitutions())

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from k8s.names import ROLE_LABEL, RUN_LABEL, SUBMISSION_LABEL
 from ops.errors import RefusedError
 from ops.local.aws.local_aws import LocalAws
 from ops.local.kubernetes.cluster import LocalCluster
+from ops.local.kubernetes.testing import running_cluster
 from ops.local_world import local_world, running_world
 from ops.options import Call
 from ops.verbs import app
@@ -110,6 +112,29 @@ def test_a_run_whose_follower_was_killed_is_not_ended_by_the_next_command(call: 
     with local_world(call):
         pass
     assert [pod.phase for pod in world.cluster.pods("r-1")] == ["Running"]
+
+
+def test_a_command_waits_for_a_server_that_has_only_begun(call: Call) -> None:
+    with running_cluster(call.state, nodes=[]) as local, ThreadPoolExecutor() as threads:
+        kill_server(local)
+        root = local.kubeconfig.parent
+        local.kubeconfig.unlink()
+        (root / "server.json").unlink()
+        settings = (root / "settings.json").rename(root / "kept.json")
+        os.mkfifo(root / "settings.json")  # the first thing a server reads: there it waits, with its lock
+        server = threads.submit(local.restart)
+        until(local.is_running)
+        world = threads.submit(running_world, call)
+        try:
+            with pytest.raises(TimeoutError):
+                world.result(0.3)
+        finally:
+            (root / "settings.json").write_text(settings.read_text())
+            settings.rename(root / "settings.json")
+        server.result()
+        found = world.result()
+        assert found is not None and found.cluster.gpu_nodes() == []
+    assert running_world(call) is None
 
 
 @pytest.mark.long

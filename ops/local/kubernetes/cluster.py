@@ -67,8 +67,8 @@ class LocalCluster:
         if not self._layout.lock.exists():
             return False
         with self._layout.lock.open("r+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:  # shared: two that ask at once must not take each other for the server
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
         return False
@@ -95,9 +95,24 @@ class LocalCluster:
 
     def restart(self) -> Path:
         """Starts a server again that has died, with the settings of before."""
-        if not self.is_running():
+        if not self.is_answering():
             self._launch()
         return self.kubeconfig
+
+    def is_answering(self) -> bool:
+        """A server runs; waits for one that has only begun, which has not said yet where it listens.
+
+        Raises ClusterError for one that does not answer.
+        """
+        if not self.is_running():
+            return False
+        try:
+            self._wait_until_ready(None)
+        except ClusterError:
+            if self.is_running():
+                raise
+            return False
+        return True
 
     def _launch(self) -> None:
         with self._layout.log.open("ab") as log:
@@ -115,10 +130,10 @@ class LocalCluster:
     def _wait_until_ready(self, server: subprocess.Popen[bytes] | None) -> None:
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
-            if server is not None and server.poll() is not None and not self.is_running():
-                break
             if self._answers():
                 return
+            if (server is None or server.poll() is not None) and not self.is_running():
+                break
             time.sleep(0.05)
         raise_if_refused(server.poll() if server is not None else None, self._layout.log)
         tail = self._layout.log.read_text(errors="replace")[-2000:] if self._layout.log.exists() else ""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +87,27 @@ def test_start_twice_is_one_cluster_and_stop_twice_is_no_error(fresh: LocalClust
     assert not fresh.is_running()
     fresh.stop()
     assert not (tmp_path / "env" / "kubernetes").exists()
+
+
+def test_a_server_that_starts_while_somebody_asks_for_one_does_not_give_up(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "env", nodes=[], time_scale=_FAST) as cluster:
+        _kill_server(cluster)
+        lock = cluster.kubeconfig.parent / "lock"
+        command = [sys.executable, "-m", "ops.local.kubernetes.daemon", str(tmp_path / "env")]
+        with lock.open() as asking:
+            fcntl.flock(asking, fcntl.LOCK_SH)
+            server = subprocess.Popen(command, cwd=Path(__file__).parents[4], start_new_session=True)
+            _until(lambda: server.poll() is not None or str(lock) in _open_files(server.pid))
+        _until(lambda: server.poll() is not None or cluster.is_answering())
+        assert server.poll() is None
+
+
+def _open_files(pid: int) -> list[str]:
+    names: list[str] = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            names.append(os.readlink(link))
+    return names
 
 
 def test_server_killed_and_started_again_goes_on_with_the_same_objects(fresh: LocalCluster) -> None:
