@@ -77,9 +77,7 @@ class Scenario:
         ]
 
     def _heartbeats(self) -> None:
-        for node in self.store.select(NODE):
-            if name_of(node) not in self.dead_nodes:
-                self._monitor.heartbeat(name_of(node))
+        self._monitor.heartbeats({name_of(node) for node in self.store.select(NODE)} - self.dead_nodes)
 
     def run(self, duration_s: float) -> None:
         """Lets time pass."""

@@ -6,6 +6,7 @@ https://kubernetes.io/docs/concepts/architecture/nodes/#node-controller
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ops.local.kubernetes import deletion
@@ -100,23 +101,29 @@ class NodeMonitor:
         self._store = store
         self._scale = time_scale
         self._last_seen_s: dict[str, float] = {}
+        self._alive: frozenset[str] = frozenset()
         self._watched_since_s: dict[str, float] = {}
         self._next_eviction_s = 0.0
 
-    def heartbeat(self, node: str) -> None:
-        """A kubelet is alive and reaches the API."""
-        self._last_seen_s[node] = time.time()
+    def heartbeats(self, nodes: Iterable[str]) -> None:
+        """The kubelets that are alive and reach the API now; all others are silent."""
+        self._alive = frozenset(nodes)
+        self._last_seen_s |= dict.fromkeys(self._alive, time.time())
 
     def step(self) -> None:
-        """Compares every node with its last heartbeat."""
+        """Compares every silent node with its last heartbeat.
+
+        One process plays all kubelets and this monitor in turn: where it is slow, a scaled grace may be over
+        between a heartbeat and here, and no node has been silent.
+        """
         now_s = time.time()
         for node in self._store.select(NODE):
             since_s = self._watched_since_s.setdefault(name_of(node), now_s)
-            seen_s = self._last_seen_s.get(name_of(node))
-            if now_s - (seen_s or since_s) > _MONITOR_GRACE_S * self._scale:
+            if name_of(node) in self._alive:
+                if _is_tainted(node) or not condition_is(node, "Ready"):
+                    self._found(node)
+            elif now_s - self._last_seen_s.get(name_of(node), since_s) > _MONITOR_GRACE_S * self._scale:
                 self._lost(node, now_s)
-            elif seen_s is not None and (_is_tainted(node) or not condition_is(node, "Ready")):
-                self._found(node)
 
     def _lost(self, node: Object, now_s: float) -> None:
         if condition_is(node, "Ready"):

@@ -81,11 +81,9 @@ class Kubelet:
 
     def step(self) -> None:
         """One look at every node and its pods."""
+        self._send_heartbeats()  # a node that goes now was there until now, however long the last look took
         self._run_operations()
-        nodes = {name_of(n): annotations_of(n).get(STATE, UP) for n in self._store.select(NODE)}
-        for node, state in nodes.items():
-            if state == UP:
-                self._monitor.heartbeat(node)
+        nodes = self._send_heartbeats()
         bound = {uid_of(p): p for p in self._store.select(POD) if p["spec"].get("nodeName")}
         self._point_services()
         self._write_hosts()
@@ -94,6 +92,12 @@ class Kubelet:
             if nodes.get(pod["spec"]["nodeName"]) == UP or left_alone:
                 self._look_after(pod)
         self._sweep(bound, nodes)
+
+    def _send_heartbeats(self) -> dict[str, str]:
+        """Of the nodes that are up; returns the states of all."""
+        nodes = {name_of(n): annotations_of(n).get(STATE, UP) for n in self._store.select(NODE)}
+        self._monitor.heartbeats(node for node, state in nodes.items() if state == UP)
+        return nodes
 
     def _look_after(self, pod: Object) -> None:
         """One pod's trouble is told in an event, tried again, and is none of the other pods' business."""

@@ -304,7 +304,7 @@ def test_a_node_that_is_heard_of_loses_a_taint_that_somebody_wrote_back(
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
     nodes.node("a", taints=(MAINTENANCE | {"effect": "NoSchedule"}, {"key": UNREACHABLE, "effect": "NoExecute"}))
     monitor = NodeMonitor(nodes.store, 1.0)
-    monitor.heartbeat("a")
+    monitor.heartbeats(["a"])
     monitor.step()
     node = nodes.store.get(Ref(NODE, None, "a"))
     assert condition_is(node, "Ready")
