@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ops.local.kubernetes.endpoints import CLUSTER_DOMAIN, backends, names_of_pod, names_of_service
 from ops.local.kubernetes.kinds import POD, SERVICE
+from ops.local.kubernetes.layout import Layout
 from ops.local.kubernetes.objects import Object, is_finished_pod, name_of, namespace_of, uid_of
 from ops.local.kubernetes.store import Store
 from ops.local.node.network import Network
@@ -34,7 +35,7 @@ class Names:
 
     def _new(self) -> str:
         number = int(self._counter.read_text()) if self._counter.exists() else 0
-        self._counter.write_text(str(number + 1))
+        Layout.write(self._counter, str(number + 1))
         return self._network.pod_address(number)
 
     def in_namespace(self, namespace: str | None) -> dict[str, str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.local.kubernetes.kinds import CLAIM, CONFIG_MAP, SECRET
+from ops.local.kubernetes.layout import Layout
 from ops.local.kubernetes.objects import Object, name_of, namespace_of, uid_of
 from ops.local.kubernetes.quantities import parse_quantity
 from ops.local.kubernetes.store import Ref, Store
@@ -66,7 +67,7 @@ class PodFiles:
         kept = self.root / "address"
         if not kept.exists():
             self.root.mkdir(parents=True, exist_ok=True)
-            kept.write_text(new())
+            Layout.write(kept, new())
         return kept.read_text()
 
     def make(self, store: Store, pod: Object, substitutions: Substitutions) -> dict[str, Path]:

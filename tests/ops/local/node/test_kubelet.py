@@ -1,4 +1,4 @@
-"""The kubelets of all nodes without a cluster: what the control plane makes of their time."""
+"""The kubelets of all nodes without a cluster: what the control plane makes of their time, what they keep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from ops.local.kubernetes.objects import condition_is
 from ops.local.kubernetes.store import Ref, Store
 from ops.local.node.cgroups import Cgroups
 from ops.local.node.kubelet import Kubelet
+from ops.local.node.names import Names
 from ops.local.node.network import Loopback
+from ops.local.node.pod_files import PodFiles
 from ops.local.node.substitutions import Substitutions
 
 pytestmark = pytest.mark.unit
@@ -67,3 +69,28 @@ def test_a_node_is_silent_when_it_is_gone_and_not_when_the_process_that_plays_al
     clock.now_s += 1.1 * GRACE_S
     kubelet.step()
     assert not is_ready()
+
+
+def test_addresses_survive_a_server_that_is_killed_while_it_writes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(Exception):
+        pass
+
+    def killed(file: Path, text: str) -> int:
+        file.open("w").close()
+        raise KilledError
+
+    names = Names(Store(tmp_path / "db"), Loopback("env-abcdef"), tmp_path / "addresses")
+    files = [PodFiles("env", tmp_path / uid, uid, uid) for uid in ("a", "b")]
+    pod = {"spec": {}}
+    first = files[0].address(lambda: names.address_for(pod))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", killed)
+        with pytest.raises(KilledError):
+            files[1].address(lambda: names.address_for(pod))
+        with pytest.raises(KilledError):
+            files[1].address(lambda: "127.9.9.9")
+    second = files[1].address(lambda: names.address_for(pod))
+    assert second not in ("", first)
+    assert [f.address(lambda: "another") for f in files] == [first, second]
