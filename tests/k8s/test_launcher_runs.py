@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from ports import free_port
 
 from k8s.bandwidth_check import check_command
 from k8s.launcher_command import control_command, launcher_command
@@ -35,13 +35,6 @@ while not done:
     dist.all_reduce(done, dist.ReduceOp.MAX)
     time.sleep(0.05)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def expand(command: list[str], variables: dict[str, str]) -> list[str]:

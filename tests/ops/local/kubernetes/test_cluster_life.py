@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
+from ports import free_port
 
 from ops.local.kubernetes.cluster import LocalCluster
 from ops.local.kubernetes.testing import running_cluster
@@ -180,7 +181,8 @@ def test_two_environments_side_by_side_do_not_meet(tmp_path: Path) -> None:
         running_cluster(tmp_path / "b" / "env", time_scale=_FAST) as second,
     ):
         assert first.environment != second.environment
-        code = "import socket; s = socket.create_server(('', 29500)); print('up', flush=True); s.accept()"
+        port = free_port()
+        code = f"import socket; s = socket.create_server(('', {port})); print('up', flush=True); s.accept()"
         serve = f'exec python -c "{code}"'
         for cluster in (first, second):
             core, batch = _clients(cluster)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 
 from ops.local.kubernetes.nodes import NodeSpec
 from ops.local.node import processes
@@ -242,19 +243,21 @@ def test_on_failure_restarts_at_once_and_then_with_back_off(pods: Any) -> None:
 
 def test_pods_reach_each_other_by_their_addresses(pods: Any) -> None:
     """https://kubernetes.io/docs/concepts/services-networking/#the-kubernetes-network-model"""
-    pods.run("server", _serve("here", 18080))
+    port = free_port()
+    pods.run("server", _serve("here", port))
     address = pods.running("server")["status"]["podIP"]
-    assert pods.result("asker", "", container=_asks(f"{address}:18080")) == "here\n"
+    assert pods.result("asker", "", container=_asks(f"{address}:{port}")) == "here\n"
 
 
 def test_a_headless_service_names_its_pods(pods: Any) -> None:
     """https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-hostname-and-subdomain-fields"""
+    port = free_port()
     spec = {"clusterIP": "None", "selector": {"app": "x"}, "publishNotReadyAddresses": True}
     pods.core.create_namespaced_service(pods.namespace, {"metadata": {"name": "set"}, "spec": spec})
-    pods.run("server", _serve("here", 18081), labels={"app": "x"}, hostname="server-0", subdomain="set")
+    pods.run("server", _serve("here", port), labels={"app": "x"}, hostname="server-0", subdomain="set")
     pods.running("server")
     pods.until(lambda: pods.core.read_namespaced_endpoints("set", pods.namespace).subsets)
-    full = f"server-0.set.{pods.namespace}.svc.cluster.local:18081"
+    full = f"server-0.set.{pods.namespace}.svc.cluster.local:{port}"
     assert pods.result("asker", "", container=_asks(full)) == "here\n"
 
 
@@ -272,12 +275,13 @@ def test_a_name_without_an_address_is_answered_at_once(pods: Any) -> None:
 
 def test_a_pod_may_be_named_before_it_exists(pods: Any) -> None:
     """https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-hostname-and-subdomain-fields"""
+    port = free_port()
     spec = {"clusterIP": "None", "selector": {"app": "x"}, "publishNotReadyAddresses": True}
     pods.core.create_namespaced_service(pods.namespace, {"metadata": {"name": "set"}, "spec": spec})
-    endpoint = f"server-0.set.{pods.namespace}.svc.cluster.local:18083"
+    endpoint = f"server-0.set.{pods.namespace}.svc.cluster.local:{port}"
     pods.run("asker", "", container=_asks(endpoint))
     pods.running("asker")
-    pods.run("server", _serve("late", 18083), labels={"app": "x"}, hostname="server-0", subdomain="set")
+    pods.run("server", _serve("late", port), labels={"app": "x"}, hostname="server-0", subdomain="set")
     assert pods.end("asker")["exitCode"] == 0
     assert pods.log("asker") == "late\n"
 
@@ -299,14 +303,15 @@ def test_a_killed_node_comes_back_without_its_containers(pods: Any) -> None:
 
 def test_a_service_keeps_its_address_while_its_pod_is_replaced(pods: Any) -> None:
     """https://kubernetes.io/docs/concepts/services-networking/service/"""
+    port = free_port()
     spec = {
         "selector": {"app": "store"},
         "publishNotReadyAddresses": True,
-        "ports": [{"port": 29500, "targetPort": 29500}],
+        "ports": [{"port": port, "targetPort": port}],
     }
     made = pods.core.create_namespaced_service(pods.namespace, {"metadata": {"name": "control"}, "spec": spec})
-    endpoint = f"control.{pods.namespace}.svc.cluster.local:29500"
-    pods.run("one", _serve("one", 29500), labels={"app": "store"})
+    endpoint = f"control.{pods.namespace}.svc.cluster.local:{port}"
+    pods.run("one", _serve("one", port), labels={"app": "store"})
     first = pods.running("one")["status"]["podIP"]
     # One client that outlives the first store, as a launcher does: the name is read once, at its start.
     twice = ASK.replace("$(HOST)", "${ENDPOINT%:*}").replace("$(PORT)", "${ENDPOINT##*:}")
@@ -315,7 +320,7 @@ def test_a_service_keeps_its_address_while_its_pod_is_replaced(pods: Any) -> Non
     pods.until(lambda: pods.log("client") == "one\n" if pods.phase("client") == "Running" else None)
     pods.core.delete_namespaced_pod("one", pods.namespace)
     pods.until(lambda: [p["metadata"]["name"] for p in pods.all()] == ["client"])
-    pods.run("two", _serve("two", 29500), labels={"app": "store"})
+    pods.run("two", _serve("two", port), labels={"app": "store"})
     assert pods.running("two")["status"]["podIP"] != first
     uid = pods.get("client")["metadata"]["uid"]
     (Path("/tmp") / f"steadfast-{pods.cluster.environment[-6:]}-{uid[:8]}" / "go").touch()
@@ -326,21 +331,22 @@ def test_a_service_keeps_its_address_while_its_pod_is_replaced(pods: Any) -> Non
 
 def test_a_node_that_is_cut_off_answers_nobody_and_is_not_dead(pods: Any) -> None:
     """https://kubernetes.io/docs/concepts/architecture/nodes/"""
+    port = free_port()
     label = {"only": pods.namespace}
     node = pods.namespace
     pods.cluster.add_node(NodeSpec(node, label, (), {"cpu": "8", "memory": "8Gi"}))
-    pods.run("server", _serve("here", 18082), nodeSelector=label)
+    pods.run("server", _serve("here", port), nodeSelector=label)
     pod = pods.running("server")
     address, mark = pod["status"]["podIP"], processes.mark_of(pods.cluster.environment, pod["metadata"]["uid"])
     pods.until(lambda: pods.log("server") == "up\n")
     pods.cluster.cut_off(node)
-    code = f"import socket; c = socket.create_connection(('{address}', 18082), 1); c.settimeout(1); c.recv(1)"
+    code = f"import socket; c = socket.create_connection(('{address}', {port}), 1); c.settimeout(1); c.recv(1)"
     pods.run("asker", f'exec python -I -S -c "{code}"', nodeSelector={"kubernetes.io/hostname": "node-0"})
     assert pods.end("asker")["exitCode"] == 1
     assert "timed out" in pods.log("asker") or "No route" in pods.log("asker")
     assert list(processes.marked(mark))
     pods.cluster.bring_back(node)
-    assert pods.result("again", "", container=_asks(f"{address}:18082")) == "here\n"
+    assert pods.result("again", "", container=_asks(f"{address}:{port}")) == "here\n"
     pods.cluster.remove_node(node)
 
 
