@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 
@@ -78,6 +79,20 @@ def test_a_roll_call_names_who_did_not_come() -> None:
     store.set("join/1", "here")
     store.set("join/3", "here")
     roll_call(store, "join", 0, 4, 0.6)
+
+
+@pytest.mark.unit
+def test_a_roll_call_with_less_than_a_millisecond_left_ends() -> None:
+    """To a `HashStore` a wait of 0 ms, which that became, is one without end."""
+
+    def call() -> None:
+        with pytest.raises(TimeoutError):
+            roll_call(dist.HashStore(), "join", 0, 2, 0.0005)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 if __name__ == "__main__":

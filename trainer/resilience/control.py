@@ -16,6 +16,8 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 from trainer.timeouts import Timeouts
 
 ROLL_CALL_S = 0.25
+SHORTEST_WAIT_S = 0.01
+"""Stores count in milliseconds, and to a `HashStore` none is no limit."""
 
 
 @dataclass
@@ -84,7 +86,7 @@ def roll_call(store: Store, name: str, rank: int, world_size: int, timeout_s: fl
     end_s = time.monotonic() + timeout_s
     while (left_s := end_s - time.monotonic()) > 0:
         with suppress(dist.DistStoreError):
-            store.wait(keys, timedelta(seconds=min(left_s, ROLL_CALL_S)))
+            store.wait(keys, timedelta(seconds=min(max(left_s, SHORTEST_WAIT_S), ROLL_CALL_S)))
             return
     missing = [other for other, key in enumerate(keys) if not store.check([key])]
     raise TimeoutError(f"{name}: no sign of rank(s) {missing} after {timeout_s:g} s")
