@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 from trainer.checkpoint import writer
@@ -80,10 +81,7 @@ class World:
     def save(self, step: int, timeout_s: float = 20.0, ranks: tuple[int, ...] = (0, 1)) -> list[Outcome | None]:
         """Run the writers of one save to their ends; None for one that died."""
         requests = [r for r in self.requests(step, timeout_s) if r.slot.rank in ranks]
-        processes = [fork.Process(target=write_and_exit, args=(request,)) for request in requests]
-        for process in processes:
-            process.start()
-        for process in processes:
+        for process in started(requests):
             process.join(30)
             assert not process.is_alive(), "a writer hangs"
         return [poll(request.outcome, Phase.DONE) for request in requests]
@@ -91,6 +89,14 @@ class World:
     @property
     def newest(self) -> Position | None:
         return next(iter(candidates(self.paths)), None)
+
+
+def started(requests: Iterable[Request]) -> list[ForkProcess]:
+    """A process for each, at work."""
+    processes = [fork.Process(target=write_and_exit, args=(request,)) for request in requests]
+    for process in processes:
+        process.start()
+    return processes
 
 
 def write_and_exit(request: Request) -> None:

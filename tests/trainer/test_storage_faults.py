@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from two_writers import World, fork, wait_until, write_and_exit
+from two_writers import World, started, wait_until
 
 from trainer.checkpoint import faults
 from trainer.checkpoint.chain import Position, saves_under_way
@@ -25,9 +25,7 @@ def test_what_is_being_committed_is_what_gets_damaged(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.save(10)
     faults.arm(world.paths, StorageFault("slow", "fenced", "delay", delay_s=0.7, rank=0, from_step=20, saves=1))
-    writers = [fork.Process(target=write_and_exit, args=(request,)) for request in world.requests(20)]
-    for process in writers:
-        process.start()
+    writers = started(world.requests(20))
     wait_until((world.paths.checkpoints / "step-00000020.1" / METADATA).exists)
     assert saves_under_way(world.paths) == [Position(1, 20)]
     context = PodContext("r", world.paths, tmp_path, world.scratch, "p", "127.0.0.1", "n", "{}", "[]")

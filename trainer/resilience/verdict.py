@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import socket
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -104,7 +102,7 @@ def _read(path: Path, oldest_ns: int) -> Verdict | None:
 def file_clock_ns(directory: Path) -> int:
     """Now, by the clock of the file system that `directory` is on."""
     directory.mkdir(parents=True, exist_ok=True)
-    probe = directory / f".clock.{socket.gethostname()}.{os.getpid()}"
+    probe = temporary_beside(directory / "clock")
     probe.touch()
     now_ns = probe.stat().st_mtime_ns
     probe.unlink()

@@ -37,6 +37,7 @@ from trainer.checkpoint.records import (
 )
 from trainer.checkpoint.state import ModuleState, is_ranked, unlisted
 from trainer.checkpoint.storage import PosixStorage, publish
+from trainer.files import temporary_beside
 from trainer.paths import RunPaths
 
 pytestmark = pytest.mark.unit
@@ -328,6 +329,13 @@ def test_a_record_that_could_not_be_published_is_not_in_the_way_of_the_next(tmp_
     assert list(tmp_path.iterdir()) == []
     publish(PosixStorage(), path, b"second")
     assert [p.name for p in tmp_path.iterdir()] == ["slot.json"] and path.read_bytes() == b"second"
+
+
+def test_what_a_killed_process_of_the_same_number_left_is_not_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "slot.json"
+    temporary_beside(path).write_bytes(b"half")
+    publish(PosixStorage(), path, b"whole")
+    assert [p.name for p in tmp_path.iterdir()] == ["slot.json"] and path.read_bytes() == b"whole"
 
 
 def test_fault_hits_as_many_saves_as_it_says(tmp_path: Path) -> None:

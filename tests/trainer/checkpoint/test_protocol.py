@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from two_writers import COMMITTING, CUTS, PROTOCOL, World, assert_whole, fork, wait_until, write_and_exit
+from two_writers import COMMITTING, CUTS, PROTOCOL, World, assert_whole, fork, started, wait_until
 
 from trainer.checkpoint import faults, writer
 from trainer.checkpoint.chain import Position, candidates, committed, newest_attempt
@@ -127,9 +127,7 @@ def test_ghost_of_an_older_attempt_commits_nothing(world: World) -> None:
     """e6/e11: two orphans published a checkpoint 4 to 6 s after both trainers had died."""
     world.save(10)
     faults.arm(world.paths, StorageFault("late", "described", "delay", delay_s=3.0, rank=0, from_step=20, saves=1))
-    ghosts = [fork.Process(target=write_and_exit, args=(request,)) for request in world.requests(20)]
-    for ghost in ghosts:
-        ghost.start()
+    ghosts = started(world.requests(20))
     wait_until((world.paths.checkpoints / "step-00000020.1" / METADATA).exists)
     world.begin(world.newest)
     for ghost in ghosts:
@@ -153,8 +151,7 @@ def test_commit_waits_for_acks_of_this_generation(world: World) -> None:
     """Megatron-Bridge#5842: leftovers of another save in the result queue."""
     world.save(10)
     request = world.request(0, 20, world.attempt, world.origin, timeout_s=20.0)
-    process = fork.Process(target=write_and_exit, args=(request,))
-    process.start()
+    (process,) = started([request])
     wait_until(request.directory.exists)
     foreign = world.paths.checkpoints / "step-00000010.1" / ack_name(1)
     shutil.copy(foreign, request.directory / ack_name(1))
@@ -177,8 +174,7 @@ def test_a_generation_is_never_written_twice(world: World) -> None:
 def test_cancelled_save_stops_at_the_next_block(world: World) -> None:
     request = world.request(0, 10, world.attempt, world.origin)
     request.outcome.with_name(request.outcome.name + ".cancel").touch()
-    process = fork.Process(target=write_and_exit, args=(request,))
-    process.start()
+    (process,) = started([request])
     process.join(10)
     outcome = poll(request.outcome, Phase.DONE)
     assert outcome is not None and "given up by its trainer" in outcome.error
@@ -244,9 +240,7 @@ def test_retention_counts_no_save_under_way(world: World) -> None:
     for step in (10, 20):
         world.save(step)
     faults.arm(world.paths, StorageFault("late", "gathered", "delay", delay_s=3.0, from_step=30, saves=1))
-    writers = [fork.Process(target=write_and_exit, args=(request,)) for request in world.requests(30)]
-    for process in writers:
-        process.start()
+    writers = started(world.requests(30))
     under_way = world.paths.checkpoints / "step-00000030.1"
     wait_until(lambda: all((under_way / ack_name(rank)).exists() for rank in (0, 1)))
     assert not prune(world.paths, 2, 0)
@@ -333,10 +327,7 @@ class Walk(RuleBasedStateMachine):
     @precondition(lambda self: self.ghosts)
     @rule()
     def ghost_comes_back(self) -> None:
-        processes = [fork.Process(target=write_and_exit, args=(request,)) for request in self.ghosts.pop()]
-        for process in processes:
-            process.start()
-        for process in processes:
+        for process in started(self.ghosts.pop()):
             process.join(20)
 
     @rule(data=st.data())
