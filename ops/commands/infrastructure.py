@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from environments.environment import Environment
 from environments.notes import notes
-from ops.alone import alone
+from ops.deploy_lock import deploy_lock
 from ops.errors import CloudError, InvalidInputError, RefusedError
 from ops.options import Call, EnvironmentArgument, JsonOption, LocalOption, YesOption
 from ops.price import estimate
@@ -113,7 +113,7 @@ def deploy(
     call = Call.of(environment, local=local, as_json=as_json, yes=yes)
     price = estimate(call.environment)
     _ask_price(call, f"Deploy {call.environment.name} for USD {price.deployed_usd_h:,.2f} an hour?")
-    with alone(call), using_aws(call) as aws:
+    with deploy_lock(call), using_aws(call) as aws:
         if failed := checks.failed(checks.ask(aws)):
             details = [f"{item.question}: {item.answer}" for item in failed]
             raise RefusedError("nothing was deployed", details=details)
@@ -281,7 +281,7 @@ def destroy(
     from ops.aws.inventory import as_dicts
 
     call = Call.of(environment, local=local, as_json=as_json, yes=yes)
-    with alone(call), using_aws(call) as aws:
+    with deploy_lock(call), using_aws(call) as aws:
         if not local:
             items = _destroy(call, aws, purge=purge)
         else:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from ops.alone import alone
+from ops.deploy_lock import deploy_lock
 from ops.options import Call
 from ops.verbs import app
 
@@ -316,7 +316,7 @@ def test_synthesis_into_a_folder_that_takes_no_files(home: Path, small: Path) ->
 
 
 def test_a_second_deployment_is_told_of_the_first(small: Path, home: Path) -> None:
-    with alone(Call.of(str(small))):
+    with deploy_lock(Call.of(str(small))):
         for verb in ("deploy", "destroy"):
             refused(
                 steadfast(verb, small, "--local", "--yes"), 3, "deployed or destroyed", f"process {os.getpid()}"

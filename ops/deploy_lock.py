@@ -12,7 +12,7 @@ from ops.options import Call
 
 
 @contextmanager
-def alone(call: Call) -> Iterator[None]:
+def deploy_lock(call: Call) -> Iterator[None]:
     """Raises RefusedError naming the process that deploys or destroys the environment from this machine."""
     call.state.mkdir(parents=True, exist_ok=True)
     with (call.state / "deploy.lock").open("a+") as lock:
